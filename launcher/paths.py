@@ -21,6 +21,7 @@ def open_path(root_fd: int, path: str) -> int:
 
     Raises:
         OSError: ``ELOOP`` for a symbolic link anywhere on the way, else as open(2).
+
     """
     return syscalls.openat2(
         root_fd,
@@ -48,6 +49,7 @@ def name_of(fd: int) -> str:
 
     Raises:
         FileNotFoundError: the object has no path any more.
+
     """
     path = os.readlink(f"/proc/self/fd/{fd}")
     if not path.startswith("/") or path.endswith(" (deleted)"):

@@ -49,6 +49,7 @@ def decode(data: bytes, *accepted: type[R]) -> R:
 
     Raises:
         Malformed: the bytes are no such message.
+
     """
     plain = parse(data)
     if not isinstance(plain, dict):
@@ -65,6 +66,7 @@ def parse(data: bytes | str) -> object:
 
     Raises:
         Malformed: not JSON in this sense.
+
     """
     try:
         return json.loads(data, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)

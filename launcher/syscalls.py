@@ -100,6 +100,7 @@ def syscall(name: str, *words: Word) -> int:
     Raises:
         OSError: the call failed; ``strerror`` holds the call and the kernel's reason.
         NotImplementedError: the number is not known for this architecture.
+
     """
     number = _NUMBERS.get(name)
     if number is None:
@@ -126,9 +127,7 @@ def clone3(*, flags: int, exit_signal: int, cgroup_fd: int | None = None) -> tup
     if cgroup_fd is not None:
         flags |= CLONE_INTO_CGROUP
     # struct clone_args, <linux/sched.h>
-    args = _u64s(
-        flags, ctypes.addressof(pidfd), 0, 0, exit_signal, 0, 0, 0, 0, 0, cgroup_fd or 0
-    )
+    args = _u64s(flags, ctypes.addressof(pidfd), 0, 0, exit_signal, 0, 0, 0, 0, 0, cgroup_fd or 0)
     pid = syscall("clone3", args, len(args))
     return (pid, pidfd.value) if pid else (0, -1)
 
