@@ -13,6 +13,7 @@ import functools
 import json
 import types
 import typing
+from collections.abc import Hashable
 from typing import Any, TypeVar
 
 R = TypeVar("R")
@@ -142,17 +143,17 @@ def _convert_union(hint: Any, value: object, where: str) -> Any:  # noqa: ANN401
 
 
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    names = {field.name for field in dataclasses.fields(cls)}
+def _hints(cls: Hashable) -> dict[str, Any]:
+    names = {field.name for field in dataclasses.fields(typing.cast("type[Any]", cls))}
     return {k: v for k, v in typing.get_type_hints(cls).items() if k in names}
 
 
 @functools.cache
-def _defaults(cls: type) -> frozenset[str]:
+def _defaults(cls: Hashable) -> frozenset[str]:
     missing = dataclasses.MISSING
     return frozenset(
         field.name
-        for field in dataclasses.fields(cls)
+        for field in dataclasses.fields(typing.cast("type[Any]", cls))
         if field.default is not missing or field.default_factory is not missing
     )
 

@@ -53,7 +53,7 @@ def default_endpoints() -> Endpoints:
     home = env.get("HOME") or "/"
     if uid == 0:
         runtime, state = "/run/sandboxd", "/var/lib/sandboxd"
-        own = ("/etc/sandboxd/profiles",)
+        own: tuple[str, ...] = ("/etc/sandboxd/profiles",)
     else:
         state = os.path.join(env.get("XDG_STATE_HOME") or f"{home}/.local/state", "sandboxd")
         run_user = env.get("XDG_RUNTIME_DIR") or f"/run/user/{uid}"

@@ -52,8 +52,8 @@ LimitName = Literal["wall", "cpu", "memory", "pids", "file_size", "output"]
 class Stream:
     """One captured output stream.
 
-    ``data`` is text if all that was kept is UTF-8, else base64 (``encoding`` tells). ``head_bytes``
-    of what was kept are the stream's beginning, the rest is its end; between them
+    ``data`` is text if all that was kept is UTF-8, else base64, as ``encoding`` tells.
+    ``head_bytes`` of what was kept are the stream's beginning, the rest is its end; between them
     ``dropped_bytes`` are missing. ``sha256`` is of the whole stream, dropped bytes included.
     """
 
