@@ -149,7 +149,7 @@ class Command:
     rlimits: tuple[Rlimit, ...]
     script: str | None = None
     script_identity: Identity | None = None
-    umask: int = 0o077
+    umask: int = 0o022
     nice: int = 0
 
 

@@ -9,14 +9,13 @@ surrogates (os.fsencode), and come back as they were.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import types
 import typing
-from collections.abc import Hashable
 from typing import Any, TypeVar
 
 R = TypeVar("R")
+_HINTS: dict[Any, dict[str, Any]] = {}
 
 
 class Malformed(ValueError):
@@ -90,7 +89,7 @@ def from_plain(cls: type[R], plain: object, where: str) -> R:
         member = f"{where}.{name}".lstrip(".")
         if name in plain:
             values[name] = _convert(hint, plain[name], member)
-        elif name not in _defaults(cls):
+        elif not _has_default(cls, name):
             raise Malformed(member, "missing")
     try:
         return cls(**values)
@@ -142,20 +141,17 @@ def _convert_union(hint: Any, value: object, where: str) -> Any:  # noqa: ANN401
     raise problem or Malformed(where, "no value is possible")
 
 
-@functools.cache
-def _hints(cls: Hashable) -> dict[str, Any]:
-    names = {field.name for field in dataclasses.fields(typing.cast("type[Any]", cls))}
-    return {k: v for k, v in typing.get_type_hints(cls).items() if k in names}
+def _hints(cls: Any) -> dict[str, Any]:  # noqa: ANN401  # a dataclass has no common type
+    if cls not in _HINTS:
+        names = {field.name for field in dataclasses.fields(cls)}
+        _HINTS[cls] = {k: v for k, v in typing.get_type_hints(cls).items() if k in names}
+    return _HINTS[cls]
 
 
-@functools.cache
-def _defaults(cls: Hashable) -> frozenset[str]:
+def _has_default(cls: Any, name: str) -> bool:  # noqa: ANN401  # a dataclass has no common type
     missing = dataclasses.MISSING
-    return frozenset(
-        field.name
-        for field in dataclasses.fields(typing.cast("type[Any]", cls))
-        if field.default is not missing or field.default_factory is not missing
-    )
+    field = cls.__dataclass_fields__[name]
+    return field.default is not missing or field.default_factory is not missing
 
 
 def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:

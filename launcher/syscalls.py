@@ -13,9 +13,23 @@ import platform
 
 # <asm/unistd.h>; numbers of 424 and above are the same on every architecture.
 _NUMBERS_X86_64 = {"capset": 126, "execveat": 322, "pivot_root": 155, "prctl": 157, "seccomp": 317}
-_NUMBERS_X86_64 |= {"setns": 308, "sethostname": 170, "umount2": 166, "unshare": 272}
+_NUMBERS_X86_64 |= {
+    "fstatfs": 138,
+    "personality": 135,
+    "setns": 308,
+    "sethostname": 170,
+    "umount2": 166,
+    "unshare": 272,
+}
 _NUMBERS_AARCH64 = {"capset": 91, "execveat": 281, "pivot_root": 41, "prctl": 167, "seccomp": 277}
-_NUMBERS_AARCH64 |= {"setns": 268, "sethostname": 161, "umount2": 39, "unshare": 97}
+_NUMBERS_AARCH64 |= {
+    "fstatfs": 44,
+    "personality": 92,
+    "setns": 268,
+    "sethostname": 161,
+    "umount2": 39,
+    "unshare": 97,
+}
 _NUMBERS_COMMON = {
     "open_tree": 428,
     "move_mount": 429,
@@ -69,6 +83,7 @@ MOUNT_ATTR_NOSYMFOLLOW = 0x00200000
 MS_PRIVATE = 1 << 18  # <linux/mount.h>
 MS_SLAVE = 1 << 19
 MNT_DETACH = 2  # umount2(2)
+PROC_SUPER_MAGIC = 0x9FA0  # <linux/magic.h>
 
 RESOLVE_NO_XDEV = 0x01  # <linux/openat2.h>
 RESOLVE_NO_MAGICLINKS = 0x02
@@ -175,6 +190,13 @@ def new_mount(fstype: str, options: dict[str, str], attributes: int) -> int:
         return syscall("fsmount", fs_fd, FSMOUNT_CLOEXEC, attributes)
     finally:
         os.close(fs_fd)
+
+
+def fstatfs_type(fd: int) -> int:
+    """fstatfs(2): return ``f_type``, such as ``PROC_SUPER_MAGIC``."""
+    buffer = ctypes.create_string_buffer(256)
+    syscall("fstatfs", fd, buffer)
+    return int.from_bytes(buffer.raw[:8], "little")
 
 
 def pivot_root(new_root: str, put_old: str) -> None:
