@@ -1,7 +1,7 @@
 """What must hold for every sandbox, and which module sees to it?
 
 The fork server of sandboxd: standard library, pyseccomp and python-prctl only; it imports nothing
-of ``sandboxd``. The invariants, each with its one place of enforcement (tests/launcher attack each):
+of ``sandboxd``. The invariants, each with its one place of enforcement:
 
 I1  No step of building or locking down is skipped; a failed one executes nothing.   init
 I2  A plan above the ceiling makes nothing.                                          ceiling

@@ -1,13 +1,14 @@
 """Is a plan within what this launcher may ever do?
 
-The daemon checked all this already. It is checked again because the daemon might have been captured
-(design: the ceiling bounds a captured daemon). Pure: values in, a reason or nothing out.
+The daemon checked all this already. It is checked again because the daemon might have been
+captured (design: the ceiling bounds a captured daemon). Pure: values in, a reason or nothing out.
 """
 
 from __future__ import annotations
 
 import re
 import stat
+from collections.abc import Collection
 
 from launcher.paths import is_beneath
 from launcher.plan import Bind, Ceiling, Limits, Plan
@@ -22,8 +23,10 @@ class AboveCeiling(Exception):
     """A plan asks for more than the ceiling allows."""
 
 
-def check_plan(plan: Plan, ceiling: Ceiling, *, sandboxes: int) -> None:
-    """Check everything but the host paths of binds.
+def check_plan(
+    plan: Plan, ceiling: Ceiling, *, existing: Collection[str], descriptors: int
+) -> None:
+    """Check everything but the host paths of binds. The first descriptor is init's channel.
 
     Raises:
         AboveCeiling: with the reason.
@@ -31,8 +34,12 @@ def check_plan(plan: Plan, ceiling: Ceiling, *, sandboxes: int) -> None:
     """
     if not _NAME.fullmatch(plan.sandbox) or not _NAME.fullmatch(plan.host_name):
         raise AboveCeiling("a name has characters it may not have")
-    if sandboxes >= ceiling.sandboxes:
-        raise AboveCeiling(f"{sandboxes} sandboxes exist, {ceiling.sandboxes} may")
+    if plan.sandbox in existing:
+        raise AboveCeiling("a sandbox of this name exists")
+    if len(existing) >= ceiling.sandboxes:
+        raise AboveCeiling(f"{len(existing)} sandboxes exist, {ceiling.sandboxes} may")
+    if any(not 0 < bind.descriptor < descriptors for bind in plan.binds) or not descriptors:
+        raise AboveCeiling("a descriptor of the plan is missing")
     entries = len(plan.binds) + len(plan.tmpfs) + len(plan.files) + len(plan.symlinks)
     if entries > _MAX_ENTRIES:
         raise AboveCeiling(f"{entries} entries in the view, {_MAX_ENTRIES} may be")

@@ -1,9 +1,9 @@
 """How do messages and descriptors cross between daemon, launcher and init?
 
-One message is one datagram of a ``SOCK_SEQPACKET`` socket pair (unix(7)): JSON as `launcher.records`
-writes it, descriptors by ``SCM_RIGHTS``. A message too large for a datagram travels in a sealed
-memfd_create(2) file passed as the last descriptor. Whoever receives checks ``MSG_CTRUNC``, the
-number of descriptors and the seals; what is not wanted is closed at once.
+One message is one datagram of a ``SOCK_SEQPACKET`` socket pair (unix(7)): JSON as
+`launcher.records` writes it, descriptors by ``SCM_RIGHTS``. A message too large for a datagram
+travels in a sealed memfd_create(2) file passed as the last descriptor. Whoever receives checks
+``MSG_CTRUNC``, the number of descriptors and the seals; what is not wanted is closed at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from launcher.records import Malformed
 
 M = TypeVar("M")
 N = TypeVar("N")
-O = TypeVar("O")
+More = TypeVar("More")
 
 MAX_FDS = 250  # below SCM_MAX_FD (253) of <net/scm.h>
 _INLINE_BYTES = 48 << 10
@@ -74,8 +74,8 @@ def receive(
 ) -> tuple[M | N, list[int]] | None: ...
 @overload
 def receive(
-    channel: socket.socket, first: type[M], second: type[N], /, *more: type[O]
-) -> tuple[M | N | O, list[int]] | None: ...
+    channel: socket.socket, first: type[M], second: type[N], /, *more: type[More]
+) -> tuple[M | N | More, list[int]] | None: ...
 def receive(channel: socket.socket, *accepted: type[object]) -> tuple[object, list[int]] | None:
     """Receive one message of an accepted type with its descriptors, or None at end of file.
 

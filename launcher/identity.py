@@ -1,9 +1,10 @@
 """As whom does a sandbox run, on the host and inside?
 
-Started by an ordinary user: that uid and gid, mapped to themselves (user_namespaces(7)); init writes
-its own map, since the launcher may not open the files of a non-dumpable process. Started by root:
-an unused uid of the pool, which the launcher maps to `POOL_INSIDE_UID`; the trees granted are then
-idmapped mounts, so that their owner appears as that user and what is created belongs to the owner.
+Started by an ordinary user: that uid and gid, mapped to themselves (user_namespaces(7)); init
+writes its own map, since the launcher may not open the files of a non-dumpable process. Started by
+root: an unused uid of the pool, which the launcher maps to `POOL_INSIDE_UID`; the trees granted
+are then idmapped mounts, so that their owner appears as that user and what is created belongs to
+the owner.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 It builds the view, then starts commands when the daemon says so, reaps whatever ends, and ends
 everything when its channel does. The same init serves a run (one command), a session (several) and
-a warm sandbox (none yet). It is not dumpable, so no command can look into it, and it never executes
-a program itself. Its end is the end of every process inside (pid_namespaces(7)).
+a warm sandbox (none yet). It is not dumpable, so no command can look into it, and it never
+executes a program itself. Its end is the end of every process inside (pid_namespaces(7)).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from launcher import channel, landlock, lockdown, paths, syscalls, view
+from launcher import channel, lockdown, paths, syscalls, view
 from launcher.birth import Birth
 from launcher.lockdown import Attempt, StepFailed
 from launcher.plan import Command, Exited, Failed, Forward, Ready, Start, Started
@@ -265,8 +265,3 @@ def _become(attempt: Attempt) -> NoReturn:
         os.write(attempt.report_fd, StepFailed("lock down", 0, repr(error)).encode())
     finally:
         os._exit(127)
-
-
-def landlock_abi() -> int:
-    """Return the ABI to build rulesets for."""
-    return landlock.abi()

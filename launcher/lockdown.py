@@ -139,14 +139,15 @@ def execute(attempt: Attempt) -> None:
     """
     argv = [os.fsencode(word) for word in attempt.command.argv]
     environment = [os.fsencode(word) for word in attempt.command.environment]
-    name = ""
+    current = ""
     try:
         for name, step in STEPS:
+            current = name
             step(attempt)
-        name = "execveat"
+        current = "execveat"
         syscalls.execveat(attempt.executable_fd, argv, environment)
     except OSError as error:
-        raise StepFailed(name, error.errno or 0, str(error.strerror or error)) from None
+        raise StepFailed(current, error.errno or 0, str(error.strerror or error)) from None
 
 
 class StepFailed(Exception):

@@ -59,4 +59,4 @@ def name_of(fd: int) -> str:
 
 def is_beneath(path: str, root: str) -> bool:
     """Tell whether the canonical ``path`` is ``root`` or lies below it."""
-    return path == root or root == "/" or path.startswith(root + "/")
+    return root in {path, "/"} or path.startswith(root + "/")

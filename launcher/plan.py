@@ -1,4 +1,4 @@
-"""What will a sandbox be? The plan, the ceiling above every plan, and the messages that carry them.
+"""What will a sandbox be? The plan, the ceiling over every plan, the messages that carry them.
 
 A plan is complete and frozen: what it does not list does not exist inside. There is no field that
 weakens a protection, so no caller can ask for it. Descriptors are named by their index in the

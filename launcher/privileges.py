@@ -1,8 +1,9 @@
 """What may this process still do, and how is it given up for good?
 
-Capabilities in all five sets (capabilities(7)), securebits, no_new_privs and the dumpable flag. The
-only importer of python-prctl, which knows neither the ambient set and its securebits nor capabilities newer than its
-build; so after every giving up the kernel itself is asked, through ``/proc/self/status``.
+Capabilities in all five sets (capabilities(7)), securebits, no_new_privs and the dumpable flag.
+The only importer of python-prctl, which knows neither the ambient set and its securebits nor
+capabilities newer than its build; so after every giving up the kernel itself is asked, through
+``/proc/self/status``.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 R = TypeVar("R")
@@ -99,30 +100,38 @@ def from_plain(cls: type[R], plain: object, where: str) -> R:
 
 def _convert(hint: Any, value: object, where: str) -> Any:  # noqa: ANN401  # any annotation
     origin = typing.get_origin(hint)
-    if origin in {typing.Union, types.UnionType}:
-        return _convert_union(hint, value, where)
-    if origin in {tuple, list}:
-        if not isinstance(value, list):
-            raise Malformed(where, "a list is needed")
-        item = typing.get_args(hint)[0]
-        return origin(_convert(item, each, f"{where}[{i}]") for i, each in enumerate(value))
-    if origin is dict:
-        if not isinstance(value, dict):
-            raise Malformed(where, "an object is needed")
-        item = typing.get_args(hint)[1]
-        return {key: _convert(item, each, f"{where}.{key}") for key, each in value.items()}
-    if origin is typing.Literal:
-        if value not in typing.get_args(hint):
-            raise Malformed(where, f"not one of {', '.join(map(str, typing.get_args(hint)))}")
-        return value
+    if origin in _GENERIC:
+        return _GENERIC[origin](hint, value, where)
     if dataclasses.is_dataclass(hint):
-        return from_plain(typing.cast("type", hint), value, where)
-    if hint in {Any, object}:
+        return from_plain(typing.cast("type[Any]", hint), value, where)
+    if hint is Any or hint is object:
         return value
     if hint is float and type(value) is int:
         return float(value)
     if type(value) is not hint:
         raise Malformed(where, f"{getattr(hint, '__name__', hint)} is needed")
+    return value
+
+
+def _convert_sequence(hint: Any, value: object, where: str) -> Any:  # noqa: ANN401
+    if not isinstance(value, list):
+        raise Malformed(where, "a list is needed")
+    item = typing.get_args(hint)[0]
+    items = (_convert(item, each, f"{where}[{i}]") for i, each in enumerate(value))
+    return list(items) if typing.get_origin(hint) is list else tuple(items)
+
+
+def _convert_mapping(hint: Any, value: object, where: str) -> Any:  # noqa: ANN401
+    if not isinstance(value, dict):
+        raise Malformed(where, "an object is needed")
+    item = typing.get_args(hint)[1]
+    return {key: _convert(item, each, f"{where}.{key}") for key, each in value.items()}
+
+
+def _convert_literal(hint: Any, value: object, where: str) -> Any:  # noqa: ANN401
+    choices = typing.get_args(hint)
+    if not any(value == choice and type(value) is type(choice) for choice in choices):
+        raise Malformed(where, f"not one of {', '.join(map(str, choices))}")
     return value
 
 
@@ -139,6 +148,16 @@ def _convert_union(hint: Any, value: object, where: str) -> Any:  # noqa: ANN401
         except Malformed as error:
             problem = error
     raise problem or Malformed(where, "no value is possible")
+
+
+_GENERIC: dict[Any, Callable[[Any, object, str], Any]] = {
+    tuple: _convert_sequence,
+    list: _convert_sequence,
+    dict: _convert_mapping,
+    typing.Literal: _convert_literal,
+    typing.Union: _convert_union,
+    types.UnionType: _convert_union,
+}
 
 
 def _hints(cls: Any) -> dict[str, Any]:  # noqa: ANN401  # a dataclass has no common type

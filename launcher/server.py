@@ -2,12 +2,12 @@
 
 Started by the daemon before anything else, with one channel and an empty environment. It is single
 threaded (Y01), holds no profile and no secret, parses nothing that a client sent, checks each plan
-against the ceiling it was given first, and outlives no daemon: at end of file it ends every sandbox.
+against the ceiling it was given first, and outlives no daemon: at end of file it ends every
+sandbox.
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import select
 import signal
@@ -16,14 +16,14 @@ import stat
 import sys
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NoReturn
 
-from launcher import cgroup, channel, identity, init, privileges, seccomp, syscalls, trees
+from launcher import cgroup, channel, identity, init, seccomp, syscalls, trees
 from launcher.birth import Birth
 from launcher.ceiling import AboveCeiling, check_bind, check_plan
+from launcher.host import Host, settle
 from launcher.identity import Ids
-from launcher.mounts import new_tmpfs
 from launcher.plan import (
     Bind,
     Ceiling,
@@ -31,13 +31,10 @@ from launcher.plan import (
     Destroy,
     Failed,
     Gone,
-    Hello,
     Launch,
     Plan,
     Refused,
-    Tmpfs,
 )
-from launcher.records import Malformed
 from launcher.trees import Tree
 
 NAMESPACES = (
@@ -65,21 +62,6 @@ class Sandbox:
     overdue: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class Host:
-    """What the launcher holds of the host, opened once."""
-
-    root_fd: int
-    proc_fd: int
-    probe_fd: int
-    launcher_fd: int
-    devices: dict[str, int]
-    base: cgroup.Base
-    as_root: bool
-    landlock_abi: int
-    idmaps: dict[tuple[int, int, int], int] = field(default_factory=dict)
-
-
 def main(control_fd: int) -> NoReturn:
     """Serve the channel behind ``control_fd`` until it ends."""
     control = socket.socket(fileno=control_fd)
@@ -88,7 +70,7 @@ def main(control_fd: int) -> NoReturn:
     try:
         received = channel.receive(control, Ceiling)
         if received is not None and not received[1]:
-            host, hello = _settle()
+            host, hello = settle()
             channel.send(control, hello)
             Server(control, received[0], host).serve()
             status = 0
@@ -97,71 +79,6 @@ def main(control_fd: int) -> NoReturn:
         sys.stderr.flush()
     finally:
         os._exit(status)
-
-
-def _settle() -> tuple[Host, Hello]:
-    """Enter our own mount namespace, open what is needed of the host, and harden ourselves."""
-    as_root = os.geteuid() == 0
-    base = cgroup.find_base()
-    if as_root:
-        os.setgroups([])
-        syscalls.unshare(syscalls.CLONE_NEWNS)
-    else:
-        ids = identity.own_ids()
-        syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
-        proc_fd = _open_proc()
-        uid_map, gid_map = f"{ids.uid} {ids.uid} 1", f"{ids.gid} {ids.gid} 1"
-        identity.write_maps(proc_fd, "self", uid_map, gid_map)
-        os.close(proc_fd)
-    os.chdir("/")
-    os.umask(0o022)  # modes of what the view is made of; each command sets its own
-    root_fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    # The host's later mounts still arrive here (slave); nothing made here leaves. M08.
-    syscalls.mount_setattr(root_fd, propagation=syscalls.MS_SLAVE)
-    host = Host(
-        root_fd=root_fd,
-        proc_fd=_open_proc(),
-        probe_fd=_make_probe(),
-        launcher_fd=os.pidfd_open(os.getpid()),
-        devices=trees.open_devices(root_fd),
-        base=base,
-        as_root=as_root,
-        landlock_abi=init.landlock_abi(),
-    )
-    if host.landlock_abi == 0:
-        raise OSError(95, "the kernel has no Landlock")
-    seccomp.compile_program("default", network=False, relax=())
-    privileges.set_no_new_privs()
-    privileges.set_dumpable(dumpable=False)
-    gc.freeze()
-    return host, _hello(host)
-
-
-def _hello(host: Host) -> Hello:
-    return Hello(
-        pid=os.getpid(),
-        cgroup=host.base.kind,
-        cgroup_reason=host.base.reason,
-        landlock_abi=host.landlock_abi,
-        groups_retained=tuple(sorted(set(os.getgroups()) - {os.getegid()})),
-        as_root=host.as_root,
-    )
-
-
-def _open_proc() -> int:
-    """Open /proc and ask the kernel whether a procfs stands there. M07."""
-    fd = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    if syscalls.fstatfs_type(fd) != syscalls.PROC_SUPER_MAGIC:
-        raise PermissionError(1, "/proc is not a procfs")
-    return fd
-
-
-def _make_probe() -> int:
-    """Make a file on a mount that is in no view: what Landlock must be seen to refuse."""
-    probe_fd = new_tmpfs(Tmpfs(target="/", size_bytes=4096, inodes=4, mode=0o755))
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    os.close(os.open("probe", flags, 0o644, dir_fd=probe_fd))
-    return probe_fd
 
 
 class Server:
@@ -206,18 +123,15 @@ class Server:
 
     def _launch(self, plan: Plan, fds: list[int]) -> None:
         try:
-            if plan.sandbox in self._sandboxes:
-                raise AboveCeiling("a sandbox of this name exists")
-            check_plan(plan, self._ceiling, sandboxes=len(self._sandboxes))
-            if not fds or any(not 0 < bind.descriptor < len(fds) for bind in plan.binds):
-                raise Malformed("plan.binds", "a descriptor is missing")
+            check_plan(plan, self._ceiling, existing=self._sandboxes.keys(), descriptors=len(fds))
             sandbox = self._create(plan, fds)
         except AboveCeiling as refusal:
             channel.send(self._control, Refused(sandbox=plan.sandbox, reason=str(refusal)))
-        except (OSError, Malformed) as error:
-            errno = (error.errno or 0) if isinstance(error, OSError) else 0
-            text = str(getattr(error, "strerror", None) or error)
-            failed = Failed(sandbox=plan.sandbox, step="create", errno=errno, detail=text)
+        except OSError as error:
+            text = error.strerror or str(error)
+            failed = Failed(
+                sandbox=plan.sandbox, step="create", errno=error.errno or 0, detail=text
+            )
             channel.send(self._control, failed)
         else:
             self._sandboxes[plan.sandbox] = sandbox
@@ -233,8 +147,7 @@ class Server:
         with ExitStack() as stack:
             granted: list[Tree] = []
             stack.callback(lambda: channel.close_all([tree.fd for tree in granted]))
-            for bind in plan.binds:
-                granted.append(self._grant(bind, fds[bind.descriptor], ids))
+            granted.extend(self._grant(bind, fds[bind.descriptor], ids) for bind in plan.binds)
             granted.extend(trees.device_trees(host.devices))
             leaf = cgroup.create_leaf(host.base, plan.sandbox, plan.limits)
             birth = Birth(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from launcher import paths, syscalls
 from launcher.plan import Bind
 
-# Device nodes every sandbox has, and the numbers they must have (Documentation/admin-guide/devices).
+# Device nodes every sandbox has, with their numbers (Documentation/admin-guide/devices.txt).
 DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9)}
 DEVICES |= {"tty": (5, 0)}
 _BASE = syscalls.MOUNT_ATTR_NOSUID
