@@ -1,7 +1,7 @@
 """Is a plan within what this launcher may ever do?
 
 The daemon checked all this already. It is checked again because the daemon might have been
-captured (design: the ceiling bounds a captured daemon). Pure: values in, a reason or nothing out.
+captured (the ceiling bounds a captured daemon, I2). Pure: values in, a reason or nothing out.
 """
 
 from __future__ import annotations

@@ -100,7 +100,12 @@ def receive(channel: socket.socket, *accepted: type[object]) -> tuple[object, li
 def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
     space = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
     cloexec = socket.MSG_CMSG_CLOEXEC
-    data, ancillary, flags, _ = channel.recvmsg(_INLINE_BYTES + 1, space, cloexec)
+    try:
+        data, ancillary, flags, _ = channel.recvmsg(_INLINE_BYTES + 1, space, cloexec)
+    except ConnectionResetError:
+        # The other end was closed with messages of ours unread. The kernel says so once, before
+        # it hands out what that end had sent: its last words come next, then end of file.
+        data, ancillary, flags, _ = channel.recvmsg(_INLINE_BYTES + 1, space, cloexec)
     fds = array.array("i")
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

@@ -80,7 +80,7 @@ def map_pool_ids(proc_fd: int, pid: int, ids: Ids) -> None:
 
 
 def become(ids: Ids) -> None:
-    """In the new user namespace: take the mapped ids, then ask the kernel. Never host uid 0.
+    """In the new user namespace: take the mapped ids, then ask the kernel. Never host uid 0 (I11).
 
     Raises:
         PermissionError: an id is not the one wanted.

@@ -3,7 +3,8 @@
 It builds the view, then starts commands when the daemon says so, reaps whatever ends, and ends
 everything when its channel does. The same init serves a run (one command), a session (several) and
 a warm sandbox (none yet). It is not dumpable, so no command can look into it, and it never
-executes a program itself. Its end is the end of every process inside (pid_namespaces(7)).
+executes a program itself. Its end is the end of every process inside (pid_namespaces(7)). A step
+that fails executes nothing. I1.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from launcher.lockdown import Attempt, StepFailed
 from launcher.plan import Command, Exited, Failed, Forward, Ready, Start, Started
 from launcher.records import Malformed
 
+_OOM_SCORE_ADJ = b"1000"
 _PF_FORKNOEXEC = 0x40  # <linux/sched.h>: "forked but didn't exec"
 
 
@@ -137,8 +139,23 @@ class Init:
             channel.send(self._channel, message)
             return
         self._commands[pid] = command
+        self._offer_to_oom_killer(pid)
         channel.send(self._channel, Started(command=command.command, pid=pid))
         self._reap()
+
+    def _offer_to_oom_killer(self, pid: int) -> None:
+        """Let commands die before init, which is to tell of it (R15).
+
+        Only now does the file belong to us. Where it does not (a program nobody may read), or the
+        process has ended, the whole sandbox's own score holds.
+        """
+        with suppress(PermissionError, FileNotFoundError, ProcessLookupError):
+            path, flags = f"{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC
+            fd = os.open(path, flags, dir_fd=self._birth.proc_fd)
+            try:
+                os.write(fd, _OOM_SCORE_ADJ)
+            finally:
+                os.close(fd)
 
     def _launch(self, command: Command, stdio: tuple[int, int, int]) -> int:
         """Start ``command`` and return its pid once execveat(2) has taken place.
@@ -172,7 +189,7 @@ class Init:
         return pid
 
     def _open_executable(self, command: Command) -> int:
-        """Open what stands at the paths inside, and find it to be what was approved. X01."""
+        """Open what stands at the paths inside, and find it to be what was approved. I5, X01."""
         wanted = [(command.script, command.script_identity)] if command.script else []
         wanted.append((command.executable, command.identity))
         fd = -1

@@ -1,8 +1,8 @@
 """In which order does a command lose everything it is not granted, between fork and exec?
 
 `STEPS` is the list; the comments say what each line needs of those above. Each of capabilities,
-no_new_privs, Landlock and seccomp is followed by asking the kernel. There is no way from a failed
-step to execveat(2): `init` reports the step and ends the process.
+no_new_privs, Landlock and seccomp is followed by asking the kernel (I9). There is no way from a
+failed step to execveat(2): `init` reports the step and ends the process.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def restrict_with_landlock(attempt: Attempt) -> None:
 
 
 def close_descriptors(attempt: Attempt) -> None:
-    """Nothing above 2 survives execveat(2), directories least of all (F06)."""
+    """Nothing above 2 survives execveat(2), directories least of all (I4, F06)."""
     del attempt
     syscalls.close_range(3, 0xFFFF_FFFF, syscalls.CLOSE_RANGE_CLOEXEC)
 

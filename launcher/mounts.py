@@ -2,7 +2,7 @@
 
 Mount points are made relative to descriptors, one component at a time, with ``O_NOFOLLOW`` and
 ``O_EXCL`` (M03: CVE-2024-45310 and its kin), and only on file systems made for this sandbox: the
-host's trees are never written to (R29). The host's root is already detached when this runs.
+host's trees are never written to (I7, R29). The host's root is already detached when this runs.
 """
 
 from __future__ import annotations

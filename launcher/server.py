@@ -258,7 +258,7 @@ class Server:
 
 
 def _kill(sandbox: Sandbox) -> None:
-    """SIGKILL to init by pidfd: the kernel ends the whole pid namespace. L02."""
+    """SIGKILL to init by pidfd: the kernel ends the whole pid namespace. I10, L02."""
     with suppress(ProcessLookupError):
         signal.pidfd_send_signal(sandbox.pidfd, signal.SIGKILL)
 

@@ -4,6 +4,7 @@ The only part of the launcher that looks at the host's tree. A plan's descriptor
 daemon's mount namespace, from which nothing may be cloned here; so the object is opened again in
 our own namespace under the name the kernel gives for the descriptor, and must have the very same
 identity (device, inode, type) or the plan is refused. From there on there are only descriptors.
+I6.
 """
 
 from __future__ import annotations

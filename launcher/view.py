@@ -21,7 +21,7 @@ _NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time")
 # sysctl(8) user.*, of this user namespace alone: no nesting (U08), bounded watches (R10).
 _USER_SYSCTLS = {f"max_{name}_namespaces": "0" for name in _NAMESPACES}
 _USER_SYSCTLS |= {"max_inotify_instances": "64", "max_inotify_watches": "16384"}
-_OOM_SCORE_ADJ = b"900"
+_OOM_SCORE_ADJ = b"500"  # commands get more, see init
 _PROC_ATTRIBUTES = mounts.TMPFS_ATTRIBUTES
 _DEV_LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1"}
 _DEV_LINKS |= {"stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx"}
@@ -150,7 +150,7 @@ def seal_root(birth: Birth) -> None:
 
 
 def check_mounts(birth: Birth) -> None:
-    """Ask the kernel what the view consists of, and find every mount restricted (M09, M23)."""
+    """Ask the kernel what the view consists of, and find every mount restricted (I8, M09, M23)."""
     writable = [each.target for each in birth.plan.tmpfs]
     writable += [tree.target for tree in birth.trees if tree.writable]
     writable += ["/proc", "/dev/pts"]
@@ -186,7 +186,7 @@ def bring_loopback_up(birth: Birth) -> None:
 
 
 def forbid_nesting(birth: Birth) -> None:
-    """No further namespaces, whatever the filter would let through (U08)."""
+    """No further namespaces, whatever the filter would let through (I12, U08)."""
     for name, value in _USER_SYSCTLS.items():
         flags = os.O_WRONLY | os.O_CLOEXEC
         fd = os.open(f"sys/user/{name}", flags, dir_fd=birth.proc_fd)
