@@ -1,0 +1,275 @@
+"""Which BPF program keeps the system-call policy, and is it in force?
+
+libseccomp compiles the table of numbers (`launcher.policy`), where every call that is not named
+fails with ENOSYS. Its program is then read back, exactly, and written anew as one search over
+ranges of numbers: a fifth of the instructions, which each launch has the kernel check, translate
+and try with every number. Around the table stands what libseccomp has no words for:
+
+* another architecture ends the process (S01), and a number of the x32 ABI is ENOSYS (S02);
+  libseccomp would take both for the same bad architecture;
+* the rules over arguments (`launcher.policy_arguments`). libseccomp compares all 64 bits of an
+  argument and takes one comparison per argument in a rule, so that "the low word is none of
+  these" (S03) cannot be said to it.
+
+A rule refuses or goes on to what the table says. A call without rules is decided by its number
+alone, which the kernel finds out when the program is loaded: it then answers from a bitmap
+without running the program (S17).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import errno
+import functools
+import importlib
+import os
+import struct
+from typing import TYPE_CHECKING
+
+from launcher import bpf, policy, policy_arguments, syscalls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
+
+    from launcher.policy_arguments import Match, Rule
+
+_AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # <linux/audit.h>
+_X32_BIT = 0x40000000  # __X32_SYSCALL_BIT
+_SCMP_ERROR = -1  # __NR_SCMP_ERROR: libseccomp does not know the name at all
+_SECCOMP_SET_MODE_FILTER = 1  # <linux/seccomp.h>
+_SECCOMP_MODE_FILTER = 2
+_PR_GET_SECCOMP = 21  # <linux/prctl.h>
+
+
+def _import_pyseccomp() -> ModuleType:
+    # pyseccomp asks find_library() for both names when it is imported, which runs ldconfig(8)
+    # twice, some 29 ms. The names are part of the ABI, so they are answered here meanwhile.
+    names = {"c": "libc.so.6", "seccomp": "libseccomp.so.2"}
+    module = vars(ctypes.util)
+    find_library: Callable[[str], str | None] = module["find_library"]
+    module["find_library"] = names.get
+    try:
+        return importlib.import_module("pyseccomp")
+    finally:
+        module["find_library"] = find_library
+
+
+pyseccomp = _import_pyseccomp()
+
+RELAXATIONS = policy.RELAXATIONS
+
+
+@functools.cache
+def compile_program(base: str, *, network: bool, relax: tuple[str, ...]) -> bytes:
+    """Return the policy as an array of struct sock_filter for this machine.
+
+    ``base`` is ``default`` or ``strict``; ``relax`` names members of ``RELAXATIONS``. Only
+    ``strict`` asks ``network``: without it, there are no sockets but those of unix(7).
+
+    Raises:
+        ValueError: there is no such policy or relaxation, or the machine is not supported.
+
+    """
+    return build(
+        syscalls.MACHINE,
+        verdicts(base, network=network, relax=relax),
+        rules(base, network=network, relax=relax),
+    )
+
+
+def verdicts(base: str, *, network: bool, relax: tuple[str, ...]) -> dict[str, int]:
+    """Return the action of every named system call, before its arguments are looked at."""
+    _check(base, relax)
+    actions: dict[str, int] = {}
+    for group in policy.GROUPS:
+        action = group.default if base == "default" else group.strict
+        if base == "strict" and not network and group.offline is not None:
+            action = group.offline
+        actions |= dict.fromkeys(group.names, action)
+    for name in relax:
+        actions |= dict.fromkeys(policy.RELAXATIONS[name].allow, policy.ALLOW)
+    return actions
+
+
+def rules(
+    base: str, *, network: bool, relax: tuple[str, ...]
+) -> Mapping[str, policy_arguments.Rules]:
+    """Return the rules over the arguments of system calls, by name."""
+    _check(base, relax)
+    chosen = policy_arguments.DEFAULT
+    if base == "strict":
+        chosen = policy_arguments.STRICT if network else policy_arguments.STRICT_OFFLINE
+    for name in relax:
+        chosen = {**chosen, **policy.RELAXATIONS[name].rules}
+    return chosen
+
+
+def _check(base: str, relax: tuple[str, ...]) -> None:
+    if base not in {"default", "strict"}:
+        raise ValueError(f"cannot compile the system-call policy {base!r}: there is none")
+    unknown = sorted(set(relax) - set(policy.RELAXATIONS))
+    if unknown:
+        raise ValueError(f"cannot relax the system-call policy by {', '.join(unknown)}")
+
+
+def build(
+    machine: str, actions: Mapping[str, int], argument_rules: Mapping[str, tuple[Rule, ...]]
+) -> bytes:
+    """Return the program for ``machine``, which need not be the one this runs on."""
+    if machine not in _AUDIT_ARCH:
+        raise ValueError(f"cannot filter system calls on {machine}")
+    blocks = {
+        number: argument_rules[name]
+        for name in argument_rules
+        if (number := _number(machine, name)) is not None
+    }
+    numbers = {
+        number: action
+        for name, action in actions.items()
+        if (number := _number(machine, name)) is not None
+    }
+    return _assemble(
+        machine, blocks, bpf.decisions(_table(machine, numbers), _AUDIT_ARCH[machine])
+    )
+
+
+def _number(machine: str, name: str) -> int | None:
+    """Return the number of a call, or None where the architecture does not have it."""
+    number: int | None = policy.NUMBERS[machine].get(name)
+    if number is None:
+        arch = _AUDIT_ARCH[machine]
+        number = pyseccomp.resolve_syscall(arch, name)
+        if number == _SCMP_ERROR:
+            raise ValueError(f"cannot find the number of {name}(2) in libseccomp")
+    return number if number >= 0 else None
+
+
+def _table(machine: str, actions: Mapping[int, int]) -> bytes:
+    table = pyseccomp.SyscallFilter(policy.DEFAULT_ACTION)
+    arch = _AUDIT_ARCH[machine]
+    if not table.exist_arch(arch):
+        table.add_arch(arch)
+        table.remove_arch(pyseccomp.Arch.NATIVE)
+    table.set_attr(pyseccomp.Attr.ACT_BADARCH, policy.KILL_PROCESS)
+    table.set_attr(pyseccomp.Attr.CTL_NNP, 0)
+    table.set_attr(pyseccomp.Attr.CTL_OPTIMIZE, 2)  # a binary tree, not a list
+    for number, action in actions.items():
+        if action != policy.DEFAULT_ACTION:
+            table.add_rule_exactly(action, number)
+    with os.fdopen(os.memfd_create("seccomp table", os.MFD_CLOEXEC), "r+b") as file:
+        table.export_bpf(file)
+        file.seek(0)
+        return file.read()
+
+
+def _assemble(
+    machine: str, blocks: Mapping[int, tuple[Rule, ...]], decisions: list[tuple[int, int]]
+) -> bytes:
+    native, mine, kill = bpf.Label(), bpf.Label(), bpf.Label()
+    answers = {action: bpf.Label() for _, action in decisions}
+    unknown = answers.setdefault(policy.DEFAULT_ACTION, bpf.Label())
+    items: list[bpf.Item] = [
+        bpf.Step(bpf.LOAD, bpf.ARCH),
+        bpf.Jump(bpf.JUMP_EQUAL, _AUDIT_ARCH[machine], native, kill),
+        *(kill, bpf.Step(bpf.RETURN, policy.KILL_PROCESS)),
+        *(native, bpf.Step(bpf.LOAD, bpf.NUMBER)),
+    ]
+    if machine == "x86_64":
+        items.append(bpf.Jump(bpf.JUMP_GREATER_EQUAL, _X32_BIT, unknown, mine))
+    changes = [(start, answers[action]) for start, action in decisions]
+    code: list[bpf.Item] = []
+    places: dict[tuple[tuple[Rule, ...], bpf.Label], bpf.Label] = {}
+    for number, block in sorted(blocks.items()):
+        key = (block, bpf.answer(changes, number))
+        if key not in places:
+            places[key] = bpf.Label()
+            code += [places[key], *_block(*key)]
+        bpf.replace(changes, number, places[key])
+    items += [mine, *bpf.search(changes), *code]
+    for action, answer in answers.items():
+        items += [answer, bpf.Step(bpf.RETURN, action)]
+    return bpf.assemble(items)
+
+
+def _block(block: tuple[Rule, ...], answer: bpf.Label) -> list[bpf.Item]:
+    """Return the code of one call's rules: it returns an error, or goes to ``answer``."""
+    failures = {rule.errno: bpf.Label() for rule in block}
+    items: list[bpf.Item] = []
+    for position, rule in enumerate(block, 1):
+        passed = answer if position == len(block) else bpf.Label()
+        given = bpf.Label()
+        if rule.given is not None:
+            items += [*_match(rule.given, given, passed), given]
+        items += _match(rule.require, passed, failures[rule.errno])
+        items += [passed] if passed is not answer else []
+    for code, failure in failures.items():
+        items += [failure, bpf.Step(bpf.RETURN, policy.refuse(code))]
+    return items
+
+
+def _match(match: Match, hit: bpf.Label, miss: bpf.Label) -> list[bpf.Item]:
+    if match.negated:
+        hit, miss = miss, hit
+    items: list[bpf.Item] = []
+    if match.wide:
+        low = bpf.Label()
+        items.append(bpf.Step(bpf.LOAD, bpf.argument_offset(match.argument, high=True)))
+        items += [bpf.Jump(bpf.JUMP_EQUAL, 0, low, miss), low]
+    items.append(bpf.Step(bpf.LOAD, bpf.argument_offset(match.argument)))
+    if match.mask != policy_arguments.WORD:
+        items.append(bpf.Step(bpf.AND, match.mask))
+    return items + bpf.search(bpf.intervals(match.ranges, inside=hit, outside=miss))
+
+
+def load(program: bytes) -> None:
+    """Put ``program`` in force for this thread and what it forks and executes, for good.
+
+    The caller has set no_new_privs and is single-threaded: other threads would stay free (S14).
+
+    Raises:
+        OSError: the kernel refuses the program.
+
+    """
+    instructions = ctypes.create_string_buffer(program, len(program))
+    # struct sock_fprog, <linux/filter.h>
+    fprog = struct.pack("HP", len(program) // 8, ctypes.addressof(instructions))
+    syscalls.syscall("seccomp", _SECCOMP_SET_MODE_FILTER, 0, fprog)
+
+
+def verify() -> None:
+    """Ask the kernel whether a filter is in force and refuses what this policy refuses.
+
+    Each question is harmless and answered otherwise by a kernel without the filter, whoever
+    asks: a rule, the table and the table's default are asked once each.
+
+    Raises:
+        PermissionError: naming what is not in force.
+
+    """
+    mode = syscalls.prctl(_PR_GET_SECCOMP)
+    if mode != _SECCOMP_MODE_FILTER:
+        raise PermissionError(f"cannot find the system-call filter in force: mode is {mode}")
+    for claim, expected, attempt in _QUESTIONS:
+        answer = _errno_of(attempt)
+        if answer != expected:
+            raise PermissionError(
+                f"cannot find the system-call filter in force: {claim} answers {answer}"
+            )
+
+
+# Without the filter these fail with ENOENT, ENOENT and EINVAL.
+_QUESTIONS: tuple[tuple[str, int, Callable[[], object]], ...] = (
+    ("chmod() to set-user-ID", errno.EPERM, lambda: os.chmod("", 0o4000)),
+    ("chroot()", errno.EPERM, lambda: os.chroot("")),
+    ("clone3()", errno.ENOSYS, lambda: syscalls.syscall("clone3", None, 0)),
+)
+
+
+def _errno_of(attempt: Callable[[], object]) -> int:
+    try:
+        attempt()
+    except OSError as error:
+        return error.errno or 0
+    return 0
