@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import gc
 import os
+import sys
 from dataclasses import dataclass, field
 
 from launcher import cgroup, identity, landlock, privileges, seccomp, syscalls, trees
@@ -63,8 +65,17 @@ def settle() -> tuple[Host, Hello]:
     seccomp.compile_program("default", network=False, relax=())
     privileges.set_no_new_privs()
     privileges.set_dumpable(dumpable=False)
+    _import_no_more()
     gc.freeze()
     return host, _hello(host)
+
+
+def _import_no_more() -> None:
+    """Forbid every later import: after pivot_root(2) it would look into the sandbox's tree.
+    Y02.""" for encoding in ("utf-8", "ascii", "latin-1"):
+        codecs.lookup(encoding)
+    sys.meta_path.clear()
+    sys.path.clear()
 
 
 def _hello(host: Host) -> Hello:

@@ -7,6 +7,7 @@ failed step to execveat(2): `init` reports the step and ends the process.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import signal
@@ -48,8 +49,6 @@ def set_stdio(attempt: Attempt) -> None:
 
 
 def _lift(fd: int) -> int:
-    import fcntl
-
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
 
 

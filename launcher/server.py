@@ -88,6 +88,7 @@ class Server:
         self._control = control
         self._ceiling = ceiling
         self._host = host
+        self._step = ""
         self._sandboxes: dict[str, Sandbox] = {}
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
@@ -130,7 +131,7 @@ class Server:
         except OSError as error:
             text = error.strerror or str(error)
             failed = Failed(
-                sandbox=plan.sandbox, step="create", errno=error.errno or 0, detail=text
+                sandbox=plan.sandbox, step=self._step, errno=error.errno or 0, detail=text
             )
             channel.send(self._control, failed)
         else:
@@ -141,14 +142,18 @@ class Server:
 
     def _create(self, plan: Plan, fds: list[int]) -> Sandbox:
         host = self._host
+        self._step = "create the cgroup"
         if plan.cgroup_required and host.base.kind == "none":
             raise OSError(95, f"no cgroup can be used here: {host.base.reason}")
+        self._step = "choose the ids"
         ids = self._ids()
+        self._step = "open what is granted"
         with ExitStack() as stack:
             granted: list[Tree] = []
             stack.callback(lambda: channel.close_all([tree.fd for tree in granted]))
             granted.extend(self._grant(bind, fds[bind.descriptor], ids) for bind in plan.binds)
             granted.extend(trees.device_trees(host.devices))
+            self._step = "create the cgroup"
             leaf = cgroup.create_leaf(host.base, plan.sandbox, plan.limits)
             birth = Birth(
                 plan=plan,
@@ -165,6 +170,7 @@ class Server:
                 probe_fd=host.probe_fd,
             )
             stack.enter_context(birth.channel)
+            self._step = "clone3"
             try:
                 pid, pidfd = self._clone(birth)
             except OSError:
