@@ -71,8 +71,8 @@ def settle() -> tuple[Host, Hello]:
 
 
 def _import_no_more() -> None:
-    """Forbid every later import: after pivot_root(2) it would look into the sandbox's tree.
-    Y02.""" for encoding in ("utf-8", "ascii", "latin-1"):
+    """Forbid later imports: after pivot_root(2) they would look into the sandbox's tree (Y02)."""
+    for encoding in ("utf-8", "ascii", "latin-1"):
         codecs.lookup(encoding)
     sys.meta_path.clear()
     sys.path.clear()
