@@ -101,6 +101,7 @@ def assemble(items: Sequence[Item]) -> bytes:
 
 
 Intervals = list[tuple[int, Label]]
+Decisions = list[tuple[int, int]]
 
 
 def intervals(ranges: Iterable[tuple[int, int]], *, inside: Label, outside: Label) -> Intervals:
@@ -156,7 +157,7 @@ def search(changes: Intervals) -> list[Item]:
     return [split, left, *lower, right, *upper]
 
 
-def decisions(program: bytes, arch: int) -> list[tuple[int, int]]:
+def decisions(program: bytes, arch: int) -> Decisions:
     """Return where the answers of ``program`` change, from number 0 on, each with its answer.
 
     Exact for all 2**32 numbers: the program compares the number with constants only, so that
@@ -170,7 +171,7 @@ def decisions(program: bytes, arch: int) -> list[tuple[int, int]]:
     jumps = {JUMP_EQUAL, JUMP_GREATER, JUMP_GREATER_EQUAL}
     constants = {k for opcode, _, _, k in code if opcode in jumps}
     starts = sorted({0, *constants, *(k + 1 for k in constants if k < 0xFFFF_FFFF)})
-    found: list[tuple[int, int]] = []
+    found: Decisions = []
     for start in starts:
         action = _decide(code, start, arch)
         if not found or found[-1][1] != action:

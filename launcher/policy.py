@@ -216,8 +216,6 @@ RELAXATIONS: dict[str, Relaxation] = {
     ),
 }
 
-MAX_NUMBER = 470
-
 # Of <asm/unistd.h>: the calls that libseccomp 2.5.4 cannot name. From 424 on, numbers are the
 # same on every architecture.
 _NUMBERS = {

@@ -122,17 +122,17 @@ _UNIX, _INET, _INET6 = 1, 2, 10
 _STREAM, _DGRAM, _SEQPACKET = 1, 2, 5
 _TYPE_MASK = 0xF
 
-_socket_types = (
-    Rule(require=_among(1, _STREAM, _DGRAM, _SEQPACKET, mask=_TYPE_MASK), errno=errno.EPERM),
+_socket_type = Rule(
+    require=_among(1, _STREAM, _DGRAM, _SEQPACKET, mask=_TYPE_MASK), errno=errno.EPERM
+)
+_socket = (
+    Rule(require=_among(0, _UNIX, _INET, _INET6), errno=errno.EAFNOSUPPORT),
+    _socket_type,
     Rule(
         given=_among(1, _SEQPACKET, mask=_TYPE_MASK), require=_among(0, _UNIX), errno=errno.EPERM
     ),
 )
-_socket = (
-    Rule(require=_among(0, _UNIX, _INET, _INET6), errno=errno.EAFNOSUPPORT),
-    *_socket_types,
-)
-_socket_unix = (Rule(require=_among(0, _UNIX), errno=errno.EAFNOSUPPORT), *_socket_types)
+_socket_unix = (Rule(require=_among(0, _UNIX), errno=errno.EAFNOSUPPORT), _socket_type)
 _socketpair = (Rule(require=_among(0, _UNIX), errno=errno.EAFNOSUPPORT),)
 _setsockopt = (
     Rule(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import ModuleType
 
-    from launcher.policy_arguments import Match, Rule
+    from launcher.policy_arguments import Match
 
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # <linux/audit.h>
 _X32_BIT = 0x40000000  # __X32_SYSCALL_BIT
@@ -72,9 +72,9 @@ def compile_program(base: str, *, network: bool, relax: tuple[str, ...]) -> byte
         ValueError: there is no such policy or relaxation, or the machine is not supported.
 
     """
-    return build(
+    return assemble(
         syscalls.MACHINE,
-        verdicts(base, network=network, relax=relax),
+        _decisions(verdicts(base, network=network, relax=relax)),
         rules(base, network=network, relax=relax),
     )
 
@@ -114,59 +114,44 @@ def _check(base: str, relax: tuple[str, ...]) -> None:
         raise ValueError(f"cannot relax the system-call policy by {', '.join(unknown)}")
 
 
-def build(
-    machine: str, actions: Mapping[str, int], argument_rules: Mapping[str, tuple[Rule, ...]]
-) -> bytes:
-    """Return the program for ``machine``, which need not be the one this runs on."""
+def _decisions(actions: Mapping[str, int]) -> bpf.Decisions:
+    table = pyseccomp.SyscallFilter(policy.DEFAULT_ACTION)
+    table.set_attr(pyseccomp.Attr.ACT_BADARCH, policy.KILL_PROCESS)
+    table.set_attr(pyseccomp.Attr.CTL_NNP, 0)
+    table.set_attr(pyseccomp.Attr.CTL_OPTIMIZE, 2)  # a binary tree: quicker to read back
+    for name, action in actions.items():
+        number = number_of(syscalls.MACHINE, name)
+        if number is not None and action != policy.DEFAULT_ACTION:
+            table.add_rule_exactly(action, number)
+    with os.fdopen(os.memfd_create("seccomp table", os.MFD_CLOEXEC), "r+b") as file:
+        table.export_bpf(file)
+        file.seek(0)
+        return bpf.decisions(file.read(), _AUDIT_ARCH[syscalls.MACHINE])
+
+
+def number_of(machine: str, name: str) -> int | None:
+    """Return the number of a system call, or None where ``machine`` does not have it.
+
+    Raises:
+        ValueError: neither the policy nor libseccomp knows the call or the machine.
+
+    """
     if machine not in _AUDIT_ARCH:
         raise ValueError(f"cannot filter system calls on {machine}")
-    blocks = {
-        number: argument_rules[name]
-        for name in argument_rules
-        if (number := _number(machine, name)) is not None
-    }
-    numbers = {
-        number: action
-        for name, action in actions.items()
-        if (number := _number(machine, name)) is not None
-    }
-    return _assemble(
-        machine, blocks, bpf.decisions(_table(machine, numbers), _AUDIT_ARCH[machine])
-    )
-
-
-def _number(machine: str, name: str) -> int | None:
-    """Return the number of a call, or None where the architecture does not have it."""
     number: int | None = policy.NUMBERS[machine].get(name)
     if number is None:
-        arch = _AUDIT_ARCH[machine]
-        number = pyseccomp.resolve_syscall(arch, name)
+        number = pyseccomp.resolve_syscall(_AUDIT_ARCH[machine], name)
         if number == _SCMP_ERROR:
             raise ValueError(f"cannot find the number of {name}(2) in libseccomp")
     return number if number >= 0 else None
 
 
-def _table(machine: str, actions: Mapping[int, int]) -> bytes:
-    table = pyseccomp.SyscallFilter(policy.DEFAULT_ACTION)
-    arch = _AUDIT_ARCH[machine]
-    if not table.exist_arch(arch):
-        table.add_arch(arch)
-        table.remove_arch(pyseccomp.Arch.NATIVE)
-    table.set_attr(pyseccomp.Attr.ACT_BADARCH, policy.KILL_PROCESS)
-    table.set_attr(pyseccomp.Attr.CTL_NNP, 0)
-    table.set_attr(pyseccomp.Attr.CTL_OPTIMIZE, 2)  # a binary tree, not a list
-    for number, action in actions.items():
-        if action != policy.DEFAULT_ACTION:
-            table.add_rule_exactly(action, number)
-    with os.fdopen(os.memfd_create("seccomp table", os.MFD_CLOEXEC), "r+b") as file:
-        table.export_bpf(file)
-        file.seek(0)
-        return file.read()
-
-
-def _assemble(
-    machine: str, blocks: Mapping[int, tuple[Rule, ...]], decisions: list[tuple[int, int]]
+def assemble(
+    machine: str,
+    decisions: bpf.Decisions,
+    argument_rules: Mapping[str, policy_arguments.Rules],
 ) -> bytes:
+    """Return the program for ``machine``, which need not be the one this runs on."""
     native, mine, kill = bpf.Label(), bpf.Label(), bpf.Label()
     answers = {action: bpf.Label() for _, action in decisions}
     unknown = answers.setdefault(policy.DEFAULT_ACTION, bpf.Label())
@@ -180,8 +165,11 @@ def _assemble(
         items.append(bpf.Jump(bpf.JUMP_GREATER_EQUAL, _X32_BIT, unknown, mine))
     changes = [(start, answers[action]) for start, action in decisions]
     code: list[bpf.Item] = []
-    places: dict[tuple[tuple[Rule, ...], bpf.Label], bpf.Label] = {}
-    for number, block in sorted(blocks.items()):
+    places: dict[tuple[policy_arguments.Rules, bpf.Label], bpf.Label] = {}
+    for name, block in argument_rules.items():
+        number = number_of(machine, name)
+        if number is None:
+            continue
         key = (block, bpf.answer(changes, number))
         if key not in places:
             places[key] = bpf.Label()
@@ -193,7 +181,7 @@ def _assemble(
     return bpf.assemble(items)
 
 
-def _block(block: tuple[Rule, ...], answer: bpf.Label) -> list[bpf.Item]:
+def _block(block: policy_arguments.Rules, answer: bpf.Label) -> list[bpf.Item]:
     """Return the code of one call's rules: it returns an error, or goes to ``answer``."""
     failures = {rule.errno: bpf.Label() for rule in block}
     items: list[bpf.Item] = []
