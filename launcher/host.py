@@ -8,9 +8,9 @@ import os
 import sys
 from dataclasses import dataclass, field
 
-from launcher import cgroup, identity, landlock, privileges, seccomp, syscalls, trees
+from launcher import cgroup, identity, landlock, privileges, programs, syscalls, trees
 from launcher.mounts import new_tmpfs
-from launcher.plan import Hello, Tmpfs
+from launcher.plan import Ceiling, Hello, Tmpfs
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,12 +28,14 @@ class Host:
     base: cgroup.Base
     as_root: bool
     landlock_abi: int
+    programs: dict[programs.Key, bytes]
     idmaps: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
 
-def settle() -> tuple[Host, Hello]:
+def settle(ceiling: Ceiling) -> tuple[Host, Hello]:
     """Enter our own mount namespace, open what is needed of the host, and harden ourselves."""
     as_root = os.geteuid() == 0
+    filter_programs = programs.compile_all(ceiling.relaxations)
     base = cgroup.find_base()
     if as_root:
         os.setgroups([])
@@ -59,10 +61,10 @@ def settle() -> tuple[Host, Hello]:
         base=base,
         as_root=as_root,
         landlock_abi=landlock.abi(),
+        programs=filter_programs,
     )
     if host.landlock_abi == 0:
         raise OSError(95, "the kernel has no Landlock")
-    seccomp.compile_program("default", network=False, relax=())
     privileges.set_no_new_privs()
     privileges.set_dumpable(dumpable=False)
     _import_no_more()

@@ -19,7 +19,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from launcher import cgroup, channel, identity, init, seccomp, syscalls, trees
+from launcher import cgroup, channel, identity, init, programs, syscalls, trees
 from launcher.birth import Birth
 from launcher.ceiling import AboveCeiling, check_bind, check_plan
 from launcher.host import Host, settle
@@ -70,7 +70,7 @@ def main(control_fd: int) -> NoReturn:
     try:
         received = channel.receive(control, Ceiling)
         if received is not None and not received[1]:
-            host, hello = settle()
+            host, hello = settle(received[0])
             channel.send(control, hello)
             Server(control, received[0], host).serve()
             status = 0
@@ -161,9 +161,9 @@ class Server:
                 leaf=leaf,
                 trees=granted,
                 channel=socket.socket(fileno=os.dup(fds[0])),
-                filter_program=seccomp.compile_program(
-                    plan.seccomp, network=plan.network != "none", relax=plan.relax
-                ),
+                filter_program=host.programs[
+                    programs.key(plan.seccomp, network=plan.network != "none", relax=plan.relax)
+                ],
                 landlock_abi=host.landlock_abi,
                 host_proc_fd=host.proc_fd,
                 launcher_fd=host.launcher_fd,

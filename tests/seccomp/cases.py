@@ -12,7 +12,7 @@ import errno
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from launcher import seccomp, syscalls
+from launcher import compiler, syscalls
 from launcher.policy_arguments import Rules
 
 
@@ -25,15 +25,15 @@ class Policy:
 
     @property
     def program(self) -> bytes:
-        return seccomp.compile_program(self.base, network=self.network, relax=self.relax)
+        return compiler.compile_program(self.base, network=self.network, relax=self.relax)
 
     @property
     def verdicts(self) -> dict[str, int]:
-        return seccomp.verdicts(self.base, network=self.network, relax=self.relax)
+        return compiler.verdicts(self.base, network=self.network, relax=self.relax)
 
     @property
     def rules(self) -> dict[str, Rules]:
-        return dict(seccomp.rules(self.base, network=self.network, relax=self.relax))
+        return dict(compiler.rules(self.base, network=self.network, relax=self.relax))
 
 
 POLICIES = (
@@ -258,7 +258,7 @@ _OTHERS = [
 ROWS = [
     row
     for row in (*_CLONE, *_IOCTL, *_SOCKET, *_PRCTL, *_PERSONALITY, *_MODES, *_OTHERS)
-    if seccomp.number_of(syscalls.MACHINE, row.call) is not None
+    if compiler.number_of(syscalls.MACHINE, row.call) is not None
 ]
 
 

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from launcher import bpf as assembler
-from launcher import seccomp, syscalls
+from launcher import compiler, syscalls
 from tests.seccomp import bpf
 
 NATIVE = syscalls.MACHINE
@@ -50,19 +50,19 @@ def test_reading_back_refuses_a_program_that_looks_at_arguments() -> None:
 @pytest.mark.parametrize(("base", "relax"), [("none", ()), ("", ()), ("default", ("everything",))])
 def test_an_unknown_policy_or_relaxation_is_refused(base: str, relax: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match=r"^cannot "):
-        seccomp.compile_program(base, network=False, relax=relax)
+        compiler.compile_program(base, network=False, relax=relax)
 
 
 def test_an_unknown_machine_or_call_is_refused() -> None:
     with pytest.raises(ValueError, match="cannot filter system calls on riscv64"):
-        seccomp.number_of("riscv64", "read")
+        compiler.number_of("riscv64", "read")
     with pytest.raises(ValueError, match="cannot find the number of raed"):
-        seccomp.number_of(NATIVE, "raed")
+        compiler.number_of(NATIVE, "raed")
 
 
 def test_a_policy_is_compiled_once() -> None:
-    first = seccomp.compile_program("strict", network=False, relax=("debug",))
-    assert seccomp.compile_program("strict", network=False, relax=("debug",)) is first
+    first = compiler.compile_program("strict", network=False, relax=("debug",))
+    assert compiler.compile_program("strict", network=False, relax=("debug",)) is first
 
 
 def test_find_library_is_itself_again_after_the_import() -> None:

@@ -14,7 +14,7 @@ import sys
 import pytest
 
 from launcher import bpf as assembler
-from launcher import policy, seccomp, syscalls
+from launcher import compiler, policy, seccomp, syscalls
 from tests.seccomp import bpf, cases, child
 from tests.seccomp.cases import POLICIES, Policy
 
@@ -45,14 +45,14 @@ WORDS = {
 
 
 def number_of(name: str) -> int:
-    number = seccomp.number_of(NATIVE, name)
+    number = compiler.number_of(NATIVE, name)
     assert number is not None, name
     return number
 
 
 @each_policy
 def test_the_kernel_answers_every_number_as_the_interpreter_does(chosen: Policy) -> None:
-    names = {seccomp.number_of(NATIVE, name): name for name in chosen.verdicts}
+    names = {compiler.number_of(NATIVE, name): name for name in chosen.verdicts}
     numbers = [*range(cases.LAST_NUMBER + 51), 0x3FFFFFFF, 0x7FFFFFFF, 0xFFFFFFFF]
     wanted: dict[child.Call, int] = {}
     for number in numbers:
@@ -124,7 +124,7 @@ def mode_after(program: bytes | None, call: str, words: tuple[int | str, ...], p
 def test_no_call_leaves_a_set_user_id_file(
     chosen: Policy, call: str, words: tuple[int | str, ...], tmp_path: pathlib.Path
 ) -> None:
-    if seccomp.number_of(NATIVE, call) is None:
+    if compiler.number_of(NATIVE, call) is None:
         pytest.skip(f"kernel: no {call}(2) on {NATIVE}")
     path = str(tmp_path / "file")
     assert mode_after(None, call, words, path) == 0o6000  # the control
@@ -184,7 +184,7 @@ _PARTS = {
 
 
 def weakened(change: str) -> bytes:
-    return seccomp.assemble(
+    return compiler.assemble(
         NATIVE, _PARTS[change], {} if change == "no rules" else POLICIES[0].rules
     )
 

@@ -9,7 +9,7 @@ import pyseccomp
 import pytest
 
 from launcher import bpf as assembler
-from launcher import policy, seccomp, syscalls
+from launcher import compiler, policy, syscalls
 from launcher.policy_arguments import Rule
 from tests.seccomp import bpf, cases
 from tests.seccomp.cases import POLICIES, Policy
@@ -61,20 +61,20 @@ def assembled(machine: str, chosen: Policy) -> bytes:
     """The program for any machine; libseccomp compiles the table for the native one only."""
     if machine == NATIVE:
         return chosen.program
-    numbers = {seccomp.number_of(machine, name): a for name, a in chosen.verdicts.items()}
+    numbers = {compiler.number_of(machine, name): a for name, a in chosen.verdicts.items()}
     decisions: assembler.Decisions = []
     for number in range(cases.LAST_NUMBER + 2):
         action = numbers.get(number, policy.DEFAULT_ACTION)
         if not decisions or decisions[-1][1] != action:
             decisions.append((number, action))
-    return seccomp.assemble(machine, decisions, chosen.rules)
+    return compiler.assemble(machine, decisions, chosen.rules)
 
 
 @each_policy
 @pytest.mark.parametrize("machine", MACHINES)
 def test_every_number_answers_what_the_table_declares(machine: str, chosen: Policy) -> None:
     program = assembled(machine, chosen)
-    numbers = {seccomp.number_of(machine, name): name for name in chosen.verdicts}
+    numbers = {compiler.number_of(machine, name): name for name in chosen.verdicts}
     for number in (*range(LAST + 1), 0x3FFFFFFF, 0x40000000, 0x40000027, 0x7FFFFFFF, 0xFFFFFFFF):
         name = numbers.get(number, "")
         if name in chosen.rules:
@@ -87,7 +87,7 @@ def test_every_number_answers_what_the_table_declares(machine: str, chosen: Poli
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_every_number_libseccomp_can_name_is_in_a_group(machine: str) -> None:
-    named = {seccomp.number_of(machine, name) for group in policy.GROUPS for name in group.names}
+    named = {compiler.number_of(machine, name) for group in policy.GROUPS for name in group.names}
     forgotten = []
     for number in range(cases.LAST_NUMBER + 1):
         try:
@@ -127,7 +127,7 @@ def test_a_relaxation_allows_what_it_names_and_nothing_else(name: str) -> None:
 def test_each_argument_row_holds(machine: str, chosen: Policy) -> None:
     program = assembled(machine, chosen)
     for row in cases.rows_of(chosen):
-        number = seccomp.number_of(machine, row.call)
+        number = compiler.number_of(machine, row.call)
         if number is not None:
             answer = bpf.run(program, machine, number, *row.words)
             expected = 0x50000 | row.refused if row.refused else ALLOW
@@ -136,7 +136,7 @@ def test_each_argument_row_holds(machine: str, chosen: Policy) -> None:
 
 @each_policy
 def test_prctl_lets_through_the_listed_options_only(chosen: Policy) -> None:
-    number = seccomp.number_of(NATIVE, "prctl")
+    number = compiler.number_of(NATIVE, "prctl")
     assert number is not None
     listed = {*cases.PRCTL_ALLOWED, *cases.PRCTL_REFUSED}
     for option in (*range(300), *listed, *(o + 1 for o in listed), *(o - 1 for o in listed)):
@@ -148,7 +148,7 @@ def test_prctl_lets_through_the_listed_options_only(chosen: Policy) -> None:
 
 @each_policy
 def test_ioctl_lets_through_the_listed_commands_only(chosen: Policy) -> None:
-    number = seccomp.number_of(NATIVE, "ioctl")
+    number = compiler.number_of(NATIVE, "ioctl")
     assert number is not None
     listed = {*cases.IOCTL_STRICT, *(cases.SIOCGIF if chosen.network else ())}
     for command in (*range(0x5300, 0x5800), *range(0x8900, 0x8A00), *listed):
@@ -174,7 +174,7 @@ def test_a_foreign_architecture_is_killed_whatever_it_calls(machine: str, chosen
 def test_a_call_without_rules_reads_no_argument(machine: str, chosen: Policy) -> None:
     program = assembled(machine, chosen)
     for name in chosen.verdicts:
-        number = seccomp.number_of(machine, name)
+        number = compiler.number_of(machine, name)
         if number is not None and name not in chosen.rules:
             assert bpf.run(program, machine, number).reads <= bpf.NUMBER_AND_ARCH, name
 
@@ -198,8 +198,8 @@ def test_the_hot_calls_have_no_rules(chosen: Policy) -> None:
 def test_a_program_is_short_and_every_path_too(machine: str, chosen: Policy) -> None:
     program = assembled(machine, chosen)
     assert len(program) // 8 <= 400
-    calls = [(n, ()) for name in chosen.verdicts if (n := seccomp.number_of(machine, name))]
-    rows = [(seccomp.number_of(machine, r.call) or 0, r.words) for r in cases.rows_of(chosen)]
+    calls = [(n, ()) for name in chosen.verdicts if (n := compiler.number_of(machine, name))]
+    rows = [(compiler.number_of(machine, r.call) or 0, r.words) for r in cases.rows_of(chosen)]
     paths = [bpf.run(program, machine, number, *words).steps for number, words in calls + rows]
     assert max(paths) <= 40
 
@@ -237,10 +237,10 @@ def test_taking_away_any_rule_or_value_is_noticed(chosen: Policy) -> None:
     survivors = []
     for name, rules in _without_one_rule(chosen):
         call = name.split()[0]
-        number = seccomp.number_of(NATIVE, call)
+        number = compiler.number_of(NATIVE, call)
         assert number is not None
         mutant = {call: rules[call]} if call in rules else {}
-        program = seccomp.assemble(NATIVE, [(0, ALLOW)], mutant)
+        program = compiler.assemble(NATIVE, [(0, ALLOW)], mutant)
         wanted = [(w, 0x50000 | e if e else ALLOW) for c, w, e in _every_case(chosen) if c == call]
         if all(bpf.run(program, NATIVE, number, *w).action == a for w, a in wanted):
             survivors.append(name)
