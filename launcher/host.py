@@ -8,9 +8,23 @@ import os
 import sys
 from dataclasses import dataclass, field
 
-from launcher import cgroup, identity, landlock, privileges, programs, syscalls, trees
+from launcher import cgroup, identity, landlock, privileges, programs, records, syscalls, trees
 from launcher.mounts import new_tmpfs
-from launcher.plan import Ceiling, Hello, Tmpfs
+from launcher.plan import (
+    Ceiling,
+    Created,
+    Destroy,
+    Exited,
+    Failed,
+    Forward,
+    Gone,
+    Hello,
+    Launch,
+    Ready,
+    Start,
+    Started,
+    Tmpfs,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,6 +82,7 @@ def settle(ceiling: Ceiling) -> tuple[Host, Hello]:
     privileges.set_no_new_privs()
     privileges.set_dumpable(dumpable=False)
     _import_no_more()
+    records.prepare(Start, Forward, Ready, Started, Failed, Exited, Launch, Destroy, Created, Gone)
     gc.freeze()
     return host, _hello(host)
 

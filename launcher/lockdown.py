@@ -20,7 +20,10 @@ from launcher.birth import Birth
 from launcher.plan import Command
 
 _PER_LINUX = 0  # <linux/personality.h>
-_SIGRTMAX = 64
+# Nothing changes this after the start of the process: only SIGCHLD gets a handler, in init.
+IGNORED_SIGNALS = tuple(
+    number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +56,14 @@ def _lift(fd: int) -> int:
 
 
 def reset_signals(attempt: Attempt) -> None:
-    """Every disposition to SIG_DFL and an empty mask (F16): Python ignores SIGPIPE and SIGXFSZ."""
+    """Every disposition to SIG_DFL and an empty mask (F16): Python ignores SIGPIPE and SIGXFSZ.
+
+    execve(2) itself resets what is handled; what is ignored would stay so.
+    """
     del attempt
     signal.set_wakeup_fd(-1)
-    for number in range(1, _SIGRTMAX + 1):
-        if number not in {signal.SIGKILL, signal.SIGSTOP, 32, 33}:  # 32, 33: glibc's own
-            signal.signal(number, signal.SIG_DFL)
+    for number in IGNORED_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 

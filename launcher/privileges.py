@@ -38,8 +38,7 @@ def read_sets(proc_fd: int) -> dict[str, int]:
         text = os.read(fd, 1 << 16).decode()
     finally:
         os.close(fd)
-    rows = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    return {name: int(rows[name], 16) for name in _SETS}
+    return {name: int(text.partition(f"{name}:")[2].split(maxsplit=1)[0], 16) for name in _SETS}
 
 
 def drop_bounding(proc_fd: int) -> None:
@@ -53,11 +52,12 @@ def drop_bounding(proc_fd: int) -> None:
 def drop_capabilities(proc_fd: int) -> None:
     """Empty all five sets and lock securebits, then ask the kernel. I3.
 
+    The bounding set is already empty: init's `drop_bounding`, which children inherit.
+
     Raises:
         PermissionError: something is left.
 
     """
-    drop_bounding(proc_fd)
     syscalls.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     syscalls.prctl(_PR_SET_SECUREBITS, SECUREBITS)
     header = struct.pack("<Ii", _CAPABILITY_VERSION_3, 0)

@@ -28,6 +28,15 @@ class Malformed(ValueError):
         self.problem = problem
 
 
+def prepare(*classes: type) -> None:
+    """Look up the annotations of message classes now; a process forked later has them."""
+    for cls in classes:
+        for hint in _hints(cls).values():
+            for part in (hint, *typing.get_args(hint)):
+                if dataclasses.is_dataclass(part):
+                    prepare(typing.cast("type", part))
+
+
 def to_plain(value: object) -> Any:  # noqa: ANN401  # JSON has no narrower type
     """Turn dataclasses, tuples and dictionaries into what `json.dumps` takes."""
     if dataclasses.is_dataclass(value):
