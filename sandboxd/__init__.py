@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sandboxd.client import AdminClient, Client
     from sandboxd.protocol import Run
 
+__version__ = "0.1.0"
 __all__ = ["AdminClient", "AsyncClient", "Client", "Run", "errors"]
 
 _HOMES = {

@@ -1,0 +1,121 @@
+"""How does a person see and decide what goes through the daemon?
+
+All texts that an agent chose are shown quoted and escaped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+from launcher.records import to_plain
+from sandboxd.cli.proposal_verbs import present
+from sandboxd.cli.terminal import put_json, put_line, put_table
+from sandboxd.client import AdminClient
+from sandboxd.protocol import Proposal, Run
+
+
+def ps(options: argparse.Namespace) -> int:
+    """List what runs now."""
+    with AdminClient() as client:
+        return _list_runs(client.runs(active=True), options)
+
+
+def runs(options: argparse.Namespace) -> int:
+    """List the latest runs."""
+    with AdminClient() as client:
+        return _list_runs(client.runs(limit=options.limit), options)
+
+
+def kill(options: argparse.Namespace) -> int:
+    """End a run now."""
+    with AdminClient() as client:
+        client.kill(options.run)
+    if options.json:
+        put_json({})
+    return 0
+
+
+def pending(options: argparse.Namespace) -> int:
+    """List what waits for approval: exactly what would run, and where."""
+    with AdminClient() as client:
+        proposals = client.pending()
+    if options.json:
+        put_json({"proposals": proposals})
+        return 0
+    for proposal in proposals:
+        _show_pending(proposal)
+    return 0
+
+
+def approve(options: argparse.Namespace) -> int:
+    """Allow a pending proposal."""
+    return _decide(options, lambda client: client.approve(options.proposal))
+
+
+def reject(options: argparse.Namespace) -> int:
+    """Refuse a pending proposal."""
+    return _decide(options, lambda client: client.reject(options.proposal, options.message))
+
+
+def reload(options: argparse.Namespace) -> int:
+    """Have the daemon read the profiles again."""
+    with AdminClient() as client:
+        reloaded = client.reload()
+    if options.json:
+        put_json(reloaded)
+    else:
+        put_line(f"{reloaded.profiles} profiles, digest {reloaded.digest}")
+    return 0
+
+
+def status(options: argparse.Namespace) -> int:
+    """Tell how the daemon is."""
+    with AdminClient() as client:
+        answer = client.status()
+    if options.json:
+        put_json(answer)
+        return 0
+    for name, value in to_plain(answer).items():
+        put_line(f"{name + ':':20} {_at(value) if name == 'started_at' else value}")
+    return 0
+
+
+def _list_runs(found: tuple[Run, ...], options: argparse.Namespace) -> int:
+    if options.json:
+        put_json({"runs": found})
+        return 0
+    put_table(
+        [
+            (run.id, _at(run.created_at), run.status, f"uid {run.uid}", run.command, _argv(run))
+            for run in found
+        ]
+    )
+    return 0
+
+
+def _show_pending(proposal: Proposal) -> None:
+    put_line(f"{proposal.id}  {proposal.command}  asked by uid {proposal.uid}")
+    if proposal.executable is not None:
+        put_line(f"  program    {proposal.executable.path}")
+    put_line(f"  argv       {_argv(proposal)}")
+    put_line(f"  workspace  {proposal.workspace or 'none'}")
+    put_line(f"  reason     {proposal.reason!r}")
+    put_line(f"  digest     {proposal.digest}")
+    put_line(f"  expires    {_at(proposal.expires_at)}")
+
+
+def _decide(options: argparse.Namespace, decide: Callable[[AdminClient], Proposal]) -> int:
+    with AdminClient() as client:
+        proposal = decide(client)
+    present(proposal, options)
+    return 0
+
+
+def _argv(shown: Proposal | Run) -> str:
+    return " ".join(map(repr, shown.argv))
+
+
+def _at(milliseconds: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(milliseconds / 1000))

@@ -1,0 +1,46 @@
+"""How does a person start the daemon by hand, ask whether it protects, and tell its version?"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import sandboxd
+from sandboxd import autostart, doctor_report
+from sandboxd.cli.terminal import put_json, put_line, put_table
+from sandboxd.errors import Unavailable
+
+_FAILED = 1
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Prove each protection; the status is 1 if one is missing."""
+    rows = doctor_report.examine()
+    failed = [row for row in rows if row.verdict == "fail"]
+    if options.json:
+        put_json({"ok": not failed, "rows": rows})
+        return _FAILED if failed else 0
+    put_table([(row.verdict, row.name, row.found) for row in rows])
+    for row in rows:
+        if row.fix:
+            put_line(f"{row.name}: {row.fix}")
+    put_line(f"{len(failed)} of {len(rows)} fail" if failed else "every protection is proven")
+    return _FAILED if failed else 0
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Become the daemon, in the foreground."""
+    argv = autostart.daemon_argv("--foreground", *options.options)
+    try:
+        os.execv(argv[0], argv)  # noqa: S606  # no shell is what is wanted
+    except OSError as error:
+        raise Unavailable(f"cannot execute {argv[0]}: {error.strerror}") from None
+
+
+def version(options: argparse.Namespace) -> int:
+    """Tell the version of this program."""
+    if options.json:
+        put_json({"version": sandboxd.__version__})
+    else:
+        put_line(f"sandboxctl {sandboxd.__version__}")
+    return 0
