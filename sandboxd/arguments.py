@@ -8,7 +8,7 @@ texts; `sandboxd.targets` opens them.
 from __future__ import annotations
 
 import math
-import unicodedata
+import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ from sandboxd.refusals import MAX_DENIALS, bare, refuse, shown
 
 _PATH_BYTES = 4095  # <linux/limits.h>, PATH_MAX without its NUL
 _NAME_BYTES = 255  # NAME_MAX
+_SPECIAL = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff]")  # Unicode's Cc and Cs
 
 
 class Problem(NamedTuple):
@@ -197,13 +198,13 @@ def text_problem(
         return Problem(f"a string is needed, not {_kind(value)}")
     if len(value) > max_length:
         return Problem(f"it has {len(value)} characters; at most {max_length} may be")
-    for character in value:
-        category = unicodedata.category(character)
+    for match in _SPECIAL.finditer(value):
+        character = match[0]
         if character == "\0":
             return Problem("it holds a NUL character")
-        if category == "Cs":
+        if "\ud800" <= character <= "\udfff":
             return Problem("it holds a lone surrogate, which no encoding has")
-        if category == "Cc" and not control and character not in allowed:
+        if not control and character not in allowed:
             return Problem(f"it holds the control character U+{ord(character):04X}")
     return None
 

@@ -7,12 +7,13 @@ wrote it. Paths are judged as text and, at load, by what stands there.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
 from collections.abc import Iterable
 
-from launcher.paths import is_beneath
+from launcher.paths import is_beneath, open_path
 
 _NEVER = (
     "/proc",
@@ -89,12 +90,16 @@ def problem_on_host(path: str, own: Iterable[str]) -> str | None:
     for directory in own:
         if is_beneath(path, directory) or is_beneath(directory, path):
             return f"DANGEROUS_GRANT: cannot grant {path}; {directory} is the daemon's own"
+    root_fd = os.open("/", os.O_PATH | os.O_DIRECTORY)
     try:
-        kind = stat.S_IFMT(os.lstat(path).st_mode)
-    except OSError:
-        return None
-    if kind == stat.S_IFLNK:
-        return f"cannot grant {path}; it is a symbolic link, name what it points to"
-    if kind == stat.S_IFSOCK:
-        return f"DANGEROUS_GRANT: cannot grant {path}; it is a socket of the host"
-    return None
+        fd = open_path(root_fd, path)
+    except OSError as error:
+        link = error.errno == errno.ELOOP
+        return f"cannot grant {path}; name what the symbolic link means" if link else None
+    finally:
+        os.close(root_fd)
+    try:
+        socket = stat.S_ISSOCK(os.fstat(fd).st_mode)
+    finally:
+        os.close(fd)
+    return f"DANGEROUS_GRANT: cannot grant {path}; it is a socket of the host" if socket else None

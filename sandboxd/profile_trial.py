@@ -58,8 +58,11 @@ def complete(text: ProfileText, file: ProfileFile) -> Profile | None:
 
 def _granted(file: ProfileFile) -> Iterator[Fault]:
     endpoints = default_endpoints()
-    own = (endpoints.runtime_dir, endpoints.state_dir, *endpoints.profile_dirs)
-    for key, granted in (("read", file.view.read), ("write", file.view.write)):
+    secret = (endpoints.runtime_dir, endpoints.state_dir)
+    for key, granted, own in (
+        ("read", file.view.read, secret),
+        ("write", file.view.write, (*secret, *endpoints.profile_dirs)),
+    ):
         for index, path in enumerate(granted):
             problem = problem_on_host(path, own)
             if problem is not None:

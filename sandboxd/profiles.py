@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from sandboxd.profile_inheritance import merge, widenings
 from sandboxd.profile_text import ProfileText, Rejected, read_text, validate
 from sandboxd.profile_trial import complete
 
+_PROFILE = re.compile(r"[^.].*\.toml", re.DOTALL)  # what a shell means by *.toml
 _MAX_BYTES = 256 << 10
 _MAX_FILES = 1024
 _MAX_SHOWN = 40
@@ -103,7 +105,7 @@ def _contents(directory: str, problems: list[str]) -> Iterator[tuple[str, bytes]
         if problem is not None:
             problems.append(f"{directory}: cannot load profiles from it; {problem}")
             return
-        names = sorted(name for name in os.listdir(directory_fd) if name.endswith(".toml"))
+        names = sorted(name for name in os.listdir(directory_fd) if _PROFILE.fullmatch(name))
         if len(names) > _MAX_FILES:
             problems.append(f"{directory}: cannot load {len(names)} files; {_MAX_FILES} may be")
             return
@@ -186,8 +188,12 @@ def _resolve(text: ProfileText, texts: Mapping[str, ProfileText]) -> Profile | N
     if "extends" in parent.document:
         why = f"cannot extend {own.extends}, which extends another; one level may be"
         raise Rejected.at(text, [(("extends",), why)])
+    try:
+        extended = validate(parent, parent.document)
+    except Rejected:
+        return None  # its problems are told, and the set refused, in its own turn
     merged = validate(text, merge(text.document, parent.document))
-    wider = list(widenings(merged, validate(parent, parent.document)))
+    wider = list(widenings(merged, extended))
     if wider:
         raise Rejected.at(text, wider)
     return complete(text, merged)
