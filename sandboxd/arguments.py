@@ -7,6 +7,7 @@ texts; `sandboxd.targets` opens them.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -32,7 +33,7 @@ from sandboxd.refusals import MAX_DENIALS, bare, refuse, shown
 
 _PATH_BYTES = 4095  # <linux/limits.h>, PATH_MAX without its NUL
 _NAME_BYTES = 255  # NAME_MAX
-_SPECIAL = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff]")  # Unicode's Cc and Cs
+_CONTROLS = "".join(map(chr, (*range(1, 0x20), *range(0x7F, 0xA0))))  # Unicode's Cc
 
 
 class Problem(NamedTuple):
@@ -193,20 +194,28 @@ def _string_problem(argument: String, value: object) -> Problem | None:
 def text_problem(
     value: object, max_length: int, allowed: str = "", *, control: bool = False
 ) -> Problem | None:
-    """Judge what every text must be, before anything else looks at it."""
+    """Judge what every text must be, before anything else looks at it.
+
+    ``allowed`` are control characters that may be in it; with ``control`` all but NUL may.
+    """
     if not isinstance(value, str):
         return Problem(f"a string is needed, not {_kind(value)}")
     if len(value) > max_length:
         return Problem(f"it has {len(value)} characters; at most {max_length} may be")
-    for match in _SPECIAL.finditer(value):
-        character = match[0]
-        if character == "\0":
-            return Problem("it holds a NUL character")
-        if "\ud800" <= character <= "\udfff":
-            return Problem("it holds a lone surrogate, which no encoding has")
-        if not control and character not in allowed:
-            return Problem(f"it holds the control character U+{ord(character):04X}")
-    return None
+    match = _forbidden("" if control else _CONTROLS, allowed).search(value)
+    if match is None:
+        return None
+    if match[0] == "\0":
+        return Problem("it holds a NUL character")
+    if match[0] >= "\ud800":
+        return Problem("it holds a lone surrogate, which no encoding has")
+    return Problem(f"it holds the control character U+{ord(match[0]):04X}")
+
+
+@functools.cache
+def _forbidden(controls: str, allowed: str) -> re.Pattern[str]:
+    kept = "".join(each for each in controls if each not in allowed)
+    return re.compile("[\0\ud800-\udfff" + re.escape(kept) + "]")
 
 
 def path_problem(path: str) -> Problem | None:
