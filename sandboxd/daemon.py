@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from launcher.plan import Ceiling
 from sandboxd import settings as settings_file
 from sandboxd import sockets, startup
 from sandboxd.endpoints import Endpoints, default_endpoints
@@ -26,7 +27,7 @@ _RUNS_ALREADY = 3
 
 def main(
     arguments: list[str] | None = None,
-    make_engine: Callable[[Endpoints, Settings], StartedEngine] | None = None,
+    make_engine: Callable[[Ceiling], StartedEngine] | None = None,
 ) -> int:
     """Run the daemon; returns its exit status."""
     options = _parse(arguments)
@@ -39,7 +40,7 @@ def main(
         startup.clean_process(passed_descriptors=sockets.activated_count(), keep=writer)
         settings = _settings(options)
         locks = _lock(endpoints)
-        engine = (make_engine or _engine)(endpoints, settings)
+        engine = (make_engine or _engine)(settings.ceiling(endpoints))
         asyncio.run(_serve(Service(endpoints, settings, engine), writer))
     except SandboxdError as error:
         status = _RUNS_ALREADY if isinstance(error, Conflict) else _FAILED
@@ -50,10 +51,10 @@ def main(
     return 0
 
 
-def _engine(endpoints: Endpoints, settings: Settings) -> StartedEngine:
+def _engine(ceiling: Ceiling) -> StartedEngine:
     from sandboxd.engine import Engine
 
-    return Engine(endpoints, settings)
+    return Engine(ceiling)
 
 
 async def _serve(service: Service, writer: int | None) -> None:

@@ -55,7 +55,7 @@ class Database:
         """
         _check_file(path)
         with _typed():
-            self._connection = sqlite3.connect(path, isolation_level=None, timeout=5.0)
+            self._connection = sqlite3.connect(path, isolation_level=None, timeout=1.0)
             try:
                 self._prepare()
             except BaseException:

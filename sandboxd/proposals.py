@@ -95,9 +95,13 @@ class Proposals:
             return earlier
         self._check_room(proposal)
         grant = None if proposal.state == "pending" else grant_for(proposal, lifetime, "policy")
-        self._store.add_proposal(proposal, grant, request.idempotency_key)
-        held = None if workspace_fd is None else os.dup(workspace_fd)
-        self._hold(Open(proposal, request, held, lifetime))
+        held = Open(proposal, request, _duplicate(workspace_fd), lifetime)
+        try:
+            self._store.add_proposal(proposal, grant, request.idempotency_key)
+        except BaseException:
+            self.let_go(held)
+            raise
+        self._hold(held)
         return proposal
 
     def claim(self, uid: int, proposal_id: str) -> Open | None:
@@ -260,6 +264,13 @@ class Proposals:
             raise Unavailable("cannot keep another proposal: too many are waiting for approval")
         if len(states) >= self._open_per_uid:
             raise Unavailable("cannot keep another proposal: execute or cancel some first")
+
+
+def _duplicate(fd: int | None) -> int | None:
+    try:
+        return None if fd is None else os.dup(fd)
+    except OSError as error:
+        raise Unavailable(f"cannot hold the workspace open: {error.strerror}") from error
 
 
 def _state(proposal: Proposal, held: Open | None) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from sandboxd.clock import now_ms
 from sandboxd.connection import PeerGone
-from sandboxd.errors import Conflict, NotFound, SetupFailed, Unavailable
+from sandboxd.errors import Conflict, NotFound, SandboxdError, SetupFailed, Unavailable
 from sandboxd.execution import Client, Engine, changed, denied, not_started, running, unless_gone
 from sandboxd.log import log
 from sandboxd.prepared import Prepared
@@ -57,8 +57,9 @@ class Runs:
             case "ready":
                 try:
                     return await self.execute(client, proposal.id)
-                finally:
+                except BaseException:
                     self._withdraw(client.uid, proposal.id, request)
+                    raise
             case "used":  # by an earlier call with the same idempotency key
                 return self._earlier_run(proposal.id)
             case "denied":
@@ -77,8 +78,6 @@ class Runs:
             PeerGone: the client hung up before anything was started.
 
         """
-        if self._closing:
-            raise Unavailable("cannot start anything: the daemon is shutting down")
         held = self._proposals.claim(client.uid, proposal_id)
         if held is None:
             return not_started(self._proposals.get(client.uid, proposal_id))
@@ -167,9 +166,9 @@ class Runs:
     async def _launch(self, client: Client, held: Open, prepared: Prepared) -> Run:
         """Use the grant and hand ``prepared`` over to the engine."""
         ready = held.proposal
-        if client.connection.gone.is_set():
+        if self._closing or client.connection.gone.is_set():
             prepared.close()
-            raise PeerGone("it hung up")
+            raise Unavailable("cannot start anything: the daemon or its client is going away")
         used = dataclasses.replace(ready, state="used")
         try:
             record = running(ready, self._store.grant_of(ready.id))
@@ -253,7 +252,7 @@ class Runs:
     def _withdraw(self, uid: int, proposal_id: str, request: Request) -> None:
         """Drop what `run` proposed and could not start, unless a key lets the client try again."""
         if request.idempotency_key is None:
-            with contextlib.suppress(Conflict, NotFound):
+            with contextlib.suppress(SandboxdError):  # then time ends it, and why is on its way
                 self._proposals.cancel(uid, proposal_id)
 
     def _earlier_run(self, proposal_id: str) -> Run:

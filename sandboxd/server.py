@@ -25,7 +25,7 @@ from sandboxd.log import log, log_rarely
 from sandboxd.peer import Peer, may_connect, peer_of
 from sandboxd.varlink import Caller, answer, decode_call, encode_fault
 
-_BACKLOG = 128
+_BACKLOG = socket.SOMAXCONN  # beyond it, connect(2) fails at once for who does not block
 _ACCEPTED_AT_ONCE = 16
 _PAUSE_S = 0.1
 _NO_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})

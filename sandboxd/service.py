@@ -47,8 +47,11 @@ _DRAIN_S = 2.0
 class StartedEngine(Engine, Protocol):
     """An engine with its own lifetime."""
 
-    hello: Hello
     launcher_restarts: int
+
+    @property
+    def hello(self) -> Hello:
+        """What the launcher said of itself. Raises Unavailable while there is none."""
 
     async def start(self) -> None:
         """Start the launcher."""
@@ -71,6 +74,7 @@ class Service:
         """Come up, call ``ready``, serve until told to end, and clean up."""
         self._ending = asyncio.Event()
         async with contextlib.AsyncExitStack() as stack:
+            asyncio.get_running_loop().set_exception_handler(_log_internal_error)
             await self._engine.start()
             stack.push_async_callback(self._engine.stop)
             settings, endpoints = self._settings, self._endpoints
@@ -202,6 +206,10 @@ class Service:
             state_dir=self._endpoints.state_dir,
             profile_dirs=self._endpoints.profile_dirs,
         )
+
+
+def _log_internal_error(_loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    log("internal_error", error=repr(context.get("exception")), where=context["message"])
 
 
 def _registry(interface: Interface) -> VarlinkInterfaceRegistry:

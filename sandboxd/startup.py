@@ -145,7 +145,8 @@ def _reset_signals() -> None:
 
 
 def _set_limits() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)  # the hard limit is also the sandboxes'
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))

@@ -11,14 +11,12 @@ import os
 import signal
 import sys
 
-from launcher.plan import Hello
+from launcher.plan import Ceiling, Hello
 from sandboxd.daemon import main
-from sandboxd.endpoints import Endpoints
 from sandboxd.errors import SetupFailed
 from sandboxd.execution import Tell
 from sandboxd.prepared import Prepared
 from sandboxd.protocol import Event, Run, Stream
-from sandboxd.settings import Settings
 
 
 class DirectEngine:
@@ -26,8 +24,7 @@ class DirectEngine:
 
     launcher_restarts = 0
 
-    def __init__(self, endpoints: Endpoints, settings: Settings) -> None:
-        self.ceiling = settings.ceiling(endpoints)
+    def __init__(self, _: Ceiling) -> None:
         self.hello = Hello(
             pid=os.getpid(),
             cgroup="none",

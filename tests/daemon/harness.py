@@ -6,6 +6,7 @@ import array
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -92,7 +93,9 @@ class Wire:
 
     def send(self, data: bytes, *fds: int) -> None:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        self.sock.sendmsg([data], rights)
+        sent = self.sock.sendmsg([data], rights)
+        if sent < len(data):
+            self.sock.sendall(data[sent:])
 
     def receive(self) -> dict[str, Any] | None:
         """Return the next reply, or None when the daemon has closed the connection."""
@@ -192,15 +195,17 @@ class Daemon:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(address)
             notify.bind(address)
+            os.chmod(address, 0o666)  # the daemon may be another user's
             environment = os.environ | {"PYTHONPATH": TOP, "NOTIFY_SOCKET": address}
             environment |= options.pop("env", {})
             self.process = subprocess.Popen(self.command(), env=environment, stderr=log, **options)
-            notify.settimeout(PATIENCE_S)
-            try:
-                assert notify.recv(64) == b"READY=1"
-            except BaseException:
+            pidfd = os.pidfd_open(self.process.pid)
+            heard, _, _ = select.select([notify.fileno(), pidfd], [], [], PATIENCE_S)
+            os.close(pidfd)
+            if notify.fileno() not in heard:
                 self.stop(signal.SIGKILL)
-                raise
+                raise AssertionError(f"it did not come up: {self.log()}")
+            assert notify.recv(64) == b"READY=1"
         return self
 
     def fails_to_start(self, **options: Any) -> tuple[int, list[dict[str, Any]]]:
