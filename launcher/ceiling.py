@@ -57,8 +57,6 @@ def _check_limits(limits: Limits, ceiling: Ceiling) -> None:
         ("memory", limits.memory_bytes, ceiling.memory_bytes),
         ("pids", limits.pids, ceiling.pids),
         ("life", limits.life_ms, ceiling.life_ms),
-        ("root size", limits.root_bytes, ceiling.tmpfs_bytes),
-        ("root inodes", limits.root_inodes, 1 << 20),
     ):
         if not 0 < value <= most:
             raise AboveCeiling(f"{name} limit {value}, at most {most} may be")

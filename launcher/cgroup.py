@@ -160,11 +160,11 @@ def _start_time(pid: int) -> str:
         return file.read().rpartition(")")[2].split()[19]
 
 
-def create_leaf(base: Base, name: str, limits: Limits) -> Leaf:
-    """Make a leaf with its limits set. The pids limit leaves room for init itself.
+def create_leaf(base: Base, name: str) -> Leaf:
+    """Make a leaf, with nothing in it yet and no limits of its own.
 
     Raises:
-        OSError: a limit cannot be set; nothing is left.
+        OSError: it cannot be made; nothing is left.
 
     """
     directories = {key: f"{directory}/{name}" for key, directory in base.directories.items()}
@@ -173,9 +173,9 @@ def create_leaf(base: Base, name: str, limits: Limits) -> Leaf:
         for directory in directories.values():
             os.mkdir(directory)
         if base.kind == "v2":
-            _limit_v2(leaf, directories["v2"], limits)
+            _open_v2(leaf, directories["v2"])
         elif base.kind == "v1":
-            _limit_v1(leaf, directories["memory"], directories["pids"], limits)
+            _open_v1(leaf, directories["memory"], directories["pids"])
     except OSError:
         leaf.close()
         leaf.remove()
@@ -183,23 +183,36 @@ def create_leaf(base: Base, name: str, limits: Limits) -> Leaf:
     return leaf
 
 
-def _limit_v2(leaf: Leaf, directory: str, limits: Limits) -> None:
-    _write(f"{directory}/memory.max", str(limits.memory_bytes))
-    _write(f"{directory}/memory.oom.group", "1")
-    with suppress(FileNotFoundError):  # a kernel without swap has no such file
-        _write(f"{directory}/memory.swap.max", "0")
-    _write(f"{directory}/pids.max", str(limits.pids + 1))
+def limit(leaf: Leaf, limits: Limits) -> None:
+    """Set the limits of a leaf. That of pids leaves room for init itself.
+
+    Raises:
+        OSError: one cannot be set; the caller starts nothing in the leaf.
+
+    """
+    if leaf.kind == "v2":
+        directory = leaf.directories["v2"]
+        _write(f"{directory}/memory.max", str(limits.memory_bytes))
+        _write(f"{directory}/memory.oom.group", "1")
+        with suppress(FileNotFoundError):  # a kernel without swap has no such file
+            _write(f"{directory}/memory.swap.max", "0")
+        _write(f"{directory}/pids.max", str(limits.pids + 1))
+    elif leaf.kind == "v1":
+        memory, pids = leaf.directories["memory"], leaf.directories["pids"]
+        _write(f"{memory}/memory.limit_in_bytes", str(limits.memory_bytes))
+        with suppress(FileNotFoundError):  # swap accounting may be off
+            _write(f"{memory}/memory.memsw.limit_in_bytes", str(limits.memory_bytes))
+        _write(f"{pids}/pids.max", str(limits.pids + 1))
+
+
+def _open_v2(leaf: Leaf, directory: str) -> None:
     leaf.into_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     names = {"memory_events": "memory.events", "pids_events": "pids.events"}
     names |= {"memory_peak": "memory.peak", "cpu_stat": "cpu.stat"}
     _open_counters(leaf, {key: f"{directory}/{name}" for key, name in names.items()})
 
 
-def _limit_v1(leaf: Leaf, memory: str, pids: str, limits: Limits) -> None:
-    _write(f"{memory}/memory.limit_in_bytes", str(limits.memory_bytes))
-    with suppress(FileNotFoundError):  # swap accounting may be off
-        _write(f"{memory}/memory.memsw.limit_in_bytes", str(limits.memory_bytes))
-    _write(f"{pids}/pids.max", str(limits.pids + 1))
+def _open_v1(leaf: Leaf, memory: str, pids: str) -> None:
     flags = os.O_WRONLY | os.O_CLOEXEC
     leaf.join_fds = tuple(os.open(f"{d}/cgroup.procs", flags) for d in (memory, pids))
     names = {

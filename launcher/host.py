@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from launcher import cgroup, identity, landlock, privileges, programs, records, syscalls, trees
 from launcher.mounts import new_tmpfs
 from launcher.plan import (
+    Become,
     Ceiling,
     Created,
     Destroy,
@@ -82,7 +83,9 @@ def settle(ceiling: Ceiling) -> tuple[Host, Hello]:
     privileges.set_no_new_privs()
     privileges.set_dumpable(dumpable=False)
     _import_no_more()
-    records.prepare(Start, Forward, Ready, Started, Failed, Exited, Launch, Destroy, Created, Gone)
+    records.prepare(
+        Become, Start, Forward, Ready, Started, Failed, Exited, Launch, Destroy, Created, Gone
+    )
     gc.freeze()
     return host, _hello(host)
 

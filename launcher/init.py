@@ -10,30 +10,21 @@ that fails executes nothing. I1.
 from __future__ import annotations
 
 import os
-import select
-import signal
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import NoReturn
+import socket
+import sys
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
 
-from launcher import channel, lockdown, paths, syscalls, view
-from launcher.birth import Birth
-from launcher.lockdown import Attempt, StepFailed
-from launcher.plan import Command, Exited, Failed, Forward, Ready, Start, Started
+from launcher import blank, channel, programs, syscalls, view
+from launcher.birth import Birth, Life
+from launcher.commands import Commands
+from launcher.lockdown import StepFailed
+from launcher.plan import Become, Failed, Ready
 from launcher.records import Malformed
+from launcher.trees import tree_of
 
-_OOM_SCORE_ADJ = b"1000"
-_PF_FORKNOEXEC = 0x40  # <linux/sched.h>: "forked but didn't exec"
-
-
-@dataclass(slots=True)
-class Totals:
-    """Resource usage of all processes that ended since the last report (getrusage(2))."""
-
-    user_us: int = 0
-    system_us: int = 0
-    max_rss_bytes: int = 0
-    ended: int = 0
+S = TypeVar("S")
+Steps = tuple[tuple[str, Callable[[S], None]], ...]
 
 
 def main(birth: Birth) -> NoReturn:
@@ -41,12 +32,15 @@ def main(birth: Birth) -> NoReturn:
     status = 1
     try:
         _close_others(birth)
-        if _build(birth):
-            Init(birth).serve()
+        failure = _run_steps(blank.STEPS, birth)
+        life = _wait_for_orders(birth)
+        if life is not None:
+            failure = failure or _run_steps(view.STEPS, life)
+            _live(life, failure)
             status = 0
-    except Exception as error:  # noqa: BLE001  # one of the two main loops: report and end
-        with suppress(OSError):
-            _report(birth, "serve", error)
+    except Exception as error:  # noqa: BLE001  # one of the two main loops: say it and end
+        sys.stderr.write(f"init: cannot go on: {error!r}\n")
+        sys.stderr.flush()
     finally:
         os._exit(status)
 
@@ -61,224 +55,48 @@ def _close_others(birth: Birth) -> None:
     syscalls.close_range(first, 0xFFFF_FFFF)
 
 
-def _build(birth: Birth) -> bool:
-    for name, step in view.STEPS:
+def _run_steps(steps: Steps[S], subject: S) -> StepFailed | None:
+    """Run steps up to the first that fails; nothing continues past that one."""
+    for name, step in steps:
         try:
-            step(birth)
+            step(subject)
         except (OSError, NotImplementedError) as error:
-            _report(birth, name, error)
-            return False
-    ready = Ready(
-        sandbox=birth.plan.sandbox, landlock_abi=birth.landlock_abi, cgroup=birth.leaf.kind
+            errno = error.errno if isinstance(error, OSError) else None
+            text = str(getattr(error, "strerror", None) or error)
+            return StepFailed(name, errno or 0, text)
+    return None
+
+
+def _wait_for_orders(birth: Birth) -> Life | None:
+    """Wait to be told what to become; None when the launcher ends instead.
+
+    A step that failed before is reported only then: there is nobody to tell before.
+    """
+    received = channel.receive(birth.orders, Become)
+    birth.orders.close()
+    if received is None:
+        return None
+    plan, fds = received[0].plan, received[1]
+    if len(fds) != 1 + len(plan.binds):
+        raise Malformed("", "a descriptor is missing")
+    policy = programs.key(plan.seccomp, network=plan.network != "none", relax=plan.relax)
+    return Life(
+        birth=birth,
+        plan=plan,
+        channel=socket.socket(fileno=fds[0]),
+        trees=[tree_of(bind, fd) for bind, fd in zip(plan.binds, fds[1:], strict=True)],
+        filter_program=birth.programs[policy],
     )
-    channel.send(birth.channel, ready)
-    return True
 
 
-def _report(birth: Birth, step: str, error: Exception) -> None:
-    errno = error.errno if isinstance(error, OSError) else None
-    text = str(getattr(error, "strerror", None) or error)
-    failed = Failed(sandbox=birth.plan.sandbox, step=step, errno=errno or 0, detail=text)
-    channel.send(birth.channel, failed)
-
-
-class Init:
-    """The loop of a finished sandbox."""
-
-    def __init__(self, birth: Birth) -> None:
-        self._birth = birth
-        self._channel = birth.channel
-        self._commands: dict[int, Command] = {}
-        self._totals = Totals()
-        self._wakeup_fd, wakeup_write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        signal.set_wakeup_fd(wakeup_write_fd, warn_on_full_buffer=False)
-
-    def serve(self) -> None:
-        """Serve until the daemon closes the channel."""
-        poll = select.poll()
-        poll.register(self._channel, select.POLLIN)
-        poll.register(self._wakeup_fd, select.POLLIN)
-        while True:
-            ready = {fd for fd, _ in poll.poll()}
-            if self._wakeup_fd in ready:
-                os.read(self._wakeup_fd, 512)
-                self._reap()
-            if self._channel.fileno() in ready and not self._serve_one():
-                return
-
-    def _serve_one(self) -> bool:
-        received = channel.receive(self._channel, Start, Forward)
-        if received is None:
-            return False
-        message, fds = received
-        if isinstance(message, Start):
-            try:
-                self._start(message.command, fds)
-            finally:
-                channel.close_all(fds)
-            return True
-        if fds:
-            raise Malformed("", "descriptors where none belong")
-        self._forward(message)
-        return True
-
-    def _start(self, command: Command, fds: list[int]) -> None:
-        if len(fds) != 3:
-            raise Malformed("", "three descriptors are needed")
-        try:
-            pid = self._launch(command, (fds[0], fds[1], fds[2]))
-        except StepFailed as failed:
-            message = Failed(
-                sandbox=self._birth.plan.sandbox,
-                command=command.command,
-                step=failed.step,
-                errno=failed.errno,
-                detail=failed.detail,
-            )
-            channel.send(self._channel, message)
-            return
-        self._commands[pid] = command
-        self._offer_to_oom_killer(pid)
-        channel.send(self._channel, Started(command=command.command, pid=pid))
-        self._reap()
-
-    def _offer_to_oom_killer(self, pid: int) -> None:
-        """Let commands die before init, which is to tell of it (R15).
-
-        Only now does the file belong to us. Where it does not (a program nobody may read), or the
-        process has ended, the whole sandbox's own score holds.
-        """
-        with suppress(PermissionError, FileNotFoundError, ProcessLookupError):
-            path, flags = f"{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC
-            fd = os.open(path, flags, dir_fd=self._birth.proc_fd)
-            try:
-                os.write(fd, _OOM_SCORE_ADJ)
-            finally:
-                os.close(fd)
-
-    def _launch(self, command: Command, stdio: tuple[int, int, int]) -> int:
-        """Start ``command`` and return its pid once execveat(2) has taken place.
-
-        Raises:
-            StepFailed: it has not, and there is no such process any more.
-
-        """
-        executable_fd = self._open_executable(command)
-        read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
-        attempt = Attempt(
-            birth=self._birth,
-            command=command,
-            executable_fd=executable_fd,
-            stdio=stdio,
-            report_fd=write_fd,
+def _live(life: Life, failure: StepFailed | None) -> None:
+    name = life.plan.sandbox
+    if failure is not None:
+        failed = Failed(
+            sandbox=name, step=failure.step, errno=failure.errno, detail=failure.detail
         )
-        pid, pidfd = syscalls.clone3(flags=0, exit_signal=signal.SIGCHLD)
-        if pid == 0:
-            _become(attempt)
-        for fd in (write_fd, executable_fd, pidfd):
-            os.close(fd)
-        with open(read_fd, "rb") as report:
-            said = report.read()
-        if said:
-            os.waitpid(pid, 0)
-            raise StepFailed.decode(said)
-        if self._has_not_executed(pid):
-            os.waitpid(pid, 0)
-            raise StepFailed("execveat", 0, "the process was killed before it executed")
-        return pid
-
-    def _open_executable(self, command: Command) -> int:
-        """Open what stands at the paths inside, and find it to be what was approved. I5, X01."""
-        wanted = [(command.script, command.script_identity)] if command.script else []
-        wanted.append((command.executable, command.identity))
-        fd = -1
-        for path, identity in wanted:
-            if fd >= 0:
-                os.close(fd)
-            try:
-                fd = paths.open_path(self._birth.root_fd, path or "")
-            except OSError as error:
-                text = f"{path}: {os.strerror(error.errno or 0)}"
-                raise StepFailed("open the executable", error.errno or 0, text) from None
-            if paths.identity(fd) != identity:
-                os.close(fd)
-                raise StepFailed("open the executable", 0, f"{path} is another file")
-        return fd
-
-    def _has_not_executed(self, pid: int) -> bool:
-        """Ask the kernel: end of file on the report pipe alone would not prove a start."""
-        proc_fd = self._birth.proc_fd
-        fd = os.open(f"{pid}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc_fd)
-        try:
-            fields = os.read(fd, 4096).decode(errors="replace").rpartition(")")[2].split()
-        finally:
-            os.close(fd)
-        return bool(int(fields[6]) & _PF_FORKNOEXEC)  # field 9 of proc_pid_stat(5)
-
-    def _forward(self, message: Forward) -> None:
-        for pid, command in self._commands.items():
-            if command.command == message.command:
-                with suppress(ProcessLookupError):
-                    os.kill(-1 if message.everyone else -pid, message.signal)
-                    if message.signal != signal.SIGSTOP:
-                        os.kill(-1 if message.everyone else -pid, signal.SIGCONT)
-
-    def _reap(self) -> None:
-        while True:
-            try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            self._count(usage)
-            command = self._commands.pop(pid, None)
-            if command is not None:
-                self._finish(command, status)
-
-    def _count(self, usage: os.struct_rusage) -> None:  # type: ignore[name-defined]  # no stub
-        totals = self._totals
-        totals.user_us += int(usage.ru_utime * 1e6)
-        totals.system_us += int(usage.ru_stime * 1e6)
-        totals.max_rss_bytes = max(totals.max_rss_bytes, usage.ru_maxrss << 10)
-        totals.ended += 1
-
-    def _finish(self, command: Command, status: int) -> None:
-        survivors = 0 if self._commands else self._end_survivors()
-        totals, self._totals = self._totals, Totals()
-        message = Exited(
-            command=command.command,
-            returncode=os.waitstatus_to_exitcode(status),
-            core_dumped=os.WCOREDUMP(status),
-            user_us=totals.user_us,
-            system_us=totals.system_us,
-            max_rss_bytes=totals.max_rss_bytes,
-            survivors=survivors,
-            usage=self._birth.leaf.usage(),
-        )
-        channel.send(self._channel, message)
-
-    def _end_survivors(self) -> int:
-        """SIGKILL all that is left inside and reap it; return how many there were. L02."""
-        ended = self._totals.ended
-        while True:
-            with suppress(ProcessLookupError):
-                os.kill(-1, signal.SIGKILL)
-            try:
-                _, _, usage = os.wait4(-1, 0)
-            except ChildProcessError:
-                return self._totals.ended - ended
-            self._count(usage)
-
-
-def _become(attempt: Attempt) -> NoReturn:
-    """In the child: lock down and execute, or report the step and end. Y03."""
-    try:
-        lockdown.execute(attempt)
-    except StepFailed as failed:
-        os.write(attempt.report_fd, failed.encode())
-    except BaseException as error:  # noqa: BLE001  # nothing may unwind into init's own frames
-        os.write(attempt.report_fd, StepFailed("lock down", 0, repr(error)).encode())
-    finally:
-        os._exit(127)
+        channel.send(life.channel, failed)
+        return
+    kind, abi = life.birth.leaf.kind, life.birth.landlock_abi
+    channel.send(life.channel, Ready(sandbox=name, landlock_abi=abi, cgroup=kind))
+    Commands(life).serve()

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from launcher import landlock, privileges, seccomp, syscalls
-from launcher.birth import Birth
+from launcher.birth import Life
 from launcher.plan import Command
 
 _PER_LINUX = 0  # <linux/personality.h>
@@ -30,7 +30,7 @@ IGNORED_SIGNALS = tuple(
 class Attempt:
     """One command about to be started: its opened executable and its three standard streams."""
 
-    birth: Birth
+    life: Life
     command: Command
     executable_fd: int
     stdio: tuple[int, int, int]
@@ -93,7 +93,7 @@ def change_directory(attempt: Attempt) -> None:
 
 def drop_capabilities(attempt: Attempt) -> None:
     """All five sets, securebits locked."""
-    privileges.drop_capabilities(attempt.birth.proc_fd)
+    privileges.drop_capabilities(attempt.life.birth.proc_fd)
 
 
 def set_no_new_privs(attempt: Attempt) -> None:
@@ -104,7 +104,7 @@ def set_no_new_privs(attempt: Attempt) -> None:
 
 def restrict_with_landlock(attempt: Attempt) -> None:
     """In force, and seen to refuse."""
-    landlock.restrict(attempt.birth.ruleset_fd, attempt.birth.probe_fd)
+    landlock.restrict(attempt.life.ruleset_fd, attempt.life.birth.probe_fd)
 
 
 def close_descriptors(attempt: Attempt) -> None:
@@ -115,7 +115,7 @@ def close_descriptors(attempt: Attempt) -> None:
 
 def load_filter(attempt: Attempt) -> None:
     """Put the system-call policy in force, and see it deny."""
-    seccomp.load(attempt.birth.filter_program)
+    seccomp.load(attempt.life.filter_program)
     seccomp.verify()
 
 

@@ -67,13 +67,11 @@ class Symlink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of the whole sandbox. ``life_ms`` is the launcher's own deadline from birth."""
+    """Bounds of the whole sandbox. ``life_ms`` is the launcher's own deadline from its start."""
 
     memory_bytes: int
     pids: int
     life_ms: int
-    root_bytes: int = 4 << 20
-    root_inodes: int = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +104,7 @@ class Ceiling:
     """What no plan may exceed; sent once, before any client can connect.
 
     A bind must lie below one of ``roots`` and neither in nor above one of ``denied``.
+    ``spares`` blank sandboxes are kept ready.
     ``pool_first`` and ``pool_size`` are the host uids and gids of a launcher started by root.
     """
 
@@ -118,6 +117,7 @@ class Ceiling:
     tmpfs_bytes: int
     sandboxes: int
     relaxations: tuple[str, ...] = ()
+    spares: int = 2
     pool_first: int = 2_000_000_000
     pool_size: int = 4096
 
@@ -168,6 +168,16 @@ class Destroy:
     """End a sandbox now (SIGKILL to its init)."""
 
     sandbox: str
+
+
+# launcher → init of a blank sandbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Become:
+    """Become the sandbox of this plan. Descriptors: the channel, then one tree a bind."""
+
+    plan: Plan
 
 
 # launcher → daemon

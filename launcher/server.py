@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import socket
 import stat
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from launcher import cgroup, channel, identity, init, programs, syscalls, trees
-from launcher.birth import Birth
+from launcher import cgroup, channel, identity, trees
 from launcher.ceiling import AboveCeiling, check_bind, check_plan
 from launcher.host import Host, settle
 from launcher.identity import Ids
+from launcher.nursery import Child, Nursery
 from launcher.plan import (
     Bind,
     Ceiling,
@@ -35,29 +34,16 @@ from launcher.plan import (
     Plan,
     Refused,
 )
-from launcher.trees import Tree
 
-NAMESPACES = (
-    syscalls.CLONE_NEWUSER
-    | syscalls.CLONE_NEWNS
-    | syscalls.CLONE_NEWPID
-    | syscalls.CLONE_NEWNET
-    | syscalls.CLONE_NEWIPC
-    | syscalls.CLONE_NEWUTS
-    | syscalls.CLONE_NEWCGROUP
-)
-_REMOVAL_TRIES_MS = (5, 20, 100, 500)
+_MAX_IDMAPS = 256
 
 
 @dataclass(slots=True, kw_only=True)
 class Sandbox:
-    """A sandbox that exists."""
+    """A sandbox that was told its plan."""
 
     name: str
-    pid: int
-    pidfd: int
-    ids: Ids
-    leaf: cgroup.Leaf
+    child: Child
     deadline: float
     overdue: bool = False
 
@@ -88,6 +74,7 @@ class Server:
         self._control = control
         self._ceiling = ceiling
         self._host = host
+        self._nursery = Nursery(host, ceiling)
         self._step = ""
         self._sandboxes: dict[str, Sandbox] = {}
         self._poll = select.poll()
@@ -102,10 +89,16 @@ class Server:
             self._end_all()
 
     def _serve_once(self) -> bool:
-        ready = {fd for fd, _ in self._poll.poll(self._next_deadline_ms())}
+        wants_one = self._nursery.wants_one()
+        ready = {fd for fd, _ in self._poll.poll(0 if wants_one else self._next_deadline_ms())}
+        if wants_one and not ready:
+            self._refill()
         for sandbox in list(self._sandboxes.values()):
-            if sandbox.pidfd in ready:
+            if sandbox.child.pidfd in ready:
                 self._bury(sandbox)
+        for child in [child for child in self._nursery.ready if child.pidfd in ready]:
+            self._nursery.ready.remove(child)
+            self._discard(child)
         self._end_overdue()
         if self._control.fileno() not in ready:
             return True
@@ -117,10 +110,15 @@ class Server:
             if isinstance(message, Launch):
                 self._launch(message.plan, fds)
             elif message.sandbox in self._sandboxes:
-                _kill(self._sandboxes[message.sandbox])
+                self._sandboxes[message.sandbox].child.kill()
         finally:
             channel.close_all(fds)
         return True
+
+    def _refill(self) -> None:
+        child = self._nursery.refill(self._ids_in_use())
+        if child is not None:
+            self._poll.register(child.pidfd, select.POLLIN)
 
     def _launch(self, plan: Plan, fds: list[int]) -> None:
         try:
@@ -136,93 +134,70 @@ class Server:
             channel.send(self._control, failed)
         else:
             self._sandboxes[plan.sandbox] = sandbox
-            self._poll.register(sandbox.pidfd, select.POLLIN)
-            created = Created(sandbox=plan.sandbox, pid=sandbox.pid, host_uid=sandbox.ids.host_uid)
-            channel.send(self._control, created, [sandbox.pidfd])
+            child = sandbox.child
+            self._poll.register(child.pidfd, select.POLLIN)
+            created = Created(sandbox=plan.sandbox, pid=child.pid, host_uid=child.ids.host_uid)
+            channel.send(self._control, created, [child.pidfd])
 
     def _create(self, plan: Plan, fds: list[int]) -> Sandbox:
+        """Take a blank sandbox, open for it what is granted, bound it, and tell it its plan."""
         host = self._host
         self._step = "create the cgroup"
         if plan.cgroup_required and host.base.kind == "none":
             raise OSError(95, f"no cgroup can be used here: {host.base.reason}")
-        self._step = "choose the ids"
-        ids = self._ids()
-        self._step = "open what is granted"
-        with ExitStack() as stack:
-            granted: list[Tree] = []
-            stack.callback(lambda: channel.close_all([tree.fd for tree in granted]))
-            granted.extend(self._grant(bind, fds[bind.descriptor], ids) for bind in plan.binds)
-            granted.extend(trees.device_trees(host.devices))
-            self._step = "create the cgroup"
-            leaf = cgroup.create_leaf(host.base, plan.sandbox, plan.limits)
-            birth = Birth(
-                plan=plan,
-                ids=ids,
-                leaf=leaf,
-                trees=granted,
-                channel=socket.socket(fileno=os.dup(fds[0])),
-                filter_program=host.programs[
-                    programs.key(plan.seccomp, network=plan.network != "none", relax=plan.relax)
-                ],
-                landlock_abi=host.landlock_abi,
-                host_proc_fd=host.proc_fd,
-                launcher_fd=host.launcher_fd,
-                probe_fd=host.probe_fd,
-            )
-            stack.enter_context(birth.channel)
-            self._step = "clone3"
-            try:
-                pid, pidfd = self._clone(birth)
-            except OSError:
-                leaf.close()
-                leaf.remove()
-                raise
+        self._step = "make a blank sandbox"
+        child = self._nursery.take(self._ids_in_use())
+        granted: list[int] = []
+        try:
+            self._step = "open what is granted"
+            for bind in plan.binds:
+                granted.append(self._grant(bind, fds[bind.descriptor], child.ids))  # noqa: PERF401  # closed below if one fails
+            self._step = "limit the cgroup"
+            cgroup.limit(child.leaf, plan.limits)
+            self._step = "tell init its plan"
+            child.tell(plan, [fds[0], *granted])
+        except BaseException:
+            self._discard(child)
+            raise
+        finally:
+            channel.close_all(granted)
         deadline = time.monotonic() + plan.limits.life_ms / 1000
-        return Sandbox(
-            name=plan.sandbox, pid=pid, pidfd=pidfd, ids=ids, leaf=leaf, deadline=deadline
-        )
+        return Sandbox(name=plan.sandbox, child=child, deadline=deadline)
 
-    def _ids(self) -> Ids:
-        if not self._host.as_root:
-            return identity.own_ids()
-        in_use = (sandbox.ids.host_uid for sandbox in self._sandboxes.values())
-        return identity.pool_ids(self._ceiling.pool_first, self._ceiling.pool_size, in_use)
+    def _ids_in_use(self) -> list[int]:
+        children = [sandbox.child for sandbox in self._sandboxes.values()]
+        return [child.ids.host_uid for child in (*children, *self._nursery.ready)]
 
-    def _grant(self, bind: Bind, fd: int, ids: Ids) -> Tree:
+    def _discard(self, child: Child) -> None:
+        """End a blank sandbox that was not told anything."""
+        child.kill()
+        child.reap()
+        self._unregister(child)
+        child.release()
+
+    def _unregister(self, child: Child) -> None:
+        with suppress(KeyError):  # one made on the spot is registered once it has its plan
+            self._poll.unregister(child.pidfd)
+
+    def _grant(self, bind: Bind, fd: int, ids: Ids) -> int:
         with trees.reopened(self._host.root_fd, fd, bind) as (own_fd, path):
             check_bind(bind, path, self._ceiling)
             userns_fd = None
             if self._host.as_root and bind.owned and not stat.S_ISCHR(bind.identity.kind):
                 userns_fd = self._idmap(own_fd, ids)
-            return trees.detach(own_fd, bind, userns_fd)
+            return trees.detach(own_fd, bind, userns_fd).fd
 
     def _idmap(self, own_fd: int, ids: Ids) -> int:
         """Find or make the user namespace that shows the owner of a tree as the sandbox's user."""
         status = os.fstat(own_fd)
         key = (status.st_uid, status.st_gid, ids.host_uid)
         if key not in self._host.idmaps:
+            if len(self._host.idmaps) >= _MAX_IDMAPS:
+                channel.close_all(list(self._host.idmaps.values()))
+                self._host.idmaps.clear()
             owner = (status.st_uid, status.st_gid)
             self._host.idmaps[key] = identity.idmap_user_namespace(self._host.proc_fd, owner, ids)
         return self._host.idmaps[key]
-
-    def _clone(self, birth: Birth) -> tuple[int, int]:
-        """clone3(2) with all seven namespaces; the child becomes init and never returns."""
-        go_write_fd = -1
-        if self._host.as_root:
-            birth.go_fd, go_write_fd = os.pipe2(os.O_CLOEXEC)
-        try:
-            pid, pidfd = syscalls.clone3(
-                flags=NAMESPACES, exit_signal=signal.SIGCHLD, cgroup_fd=birth.leaf.into_fd
-            )
-            if pid == 0:
-                init.main(birth)
-            if go_write_fd >= 0:
-                identity.map_pool_ids(self._host.proc_fd, pid, birth.ids)
-                with suppress(BrokenPipeError):  # init has failed already, and says so itself
-                    os.write(go_write_fd, b"m")
-        finally:
-            channel.close_all([fd for fd in (birth.go_fd, go_write_fd) if fd >= 0])
-        return pid, pidfd
 
     def _next_deadline_ms(self) -> int | None:
         deadlines = [s.deadline for s in self._sandboxes.values() if not s.overdue]
@@ -235,15 +210,16 @@ class Server:
         for sandbox in self._sandboxes.values():
             if not sandbox.overdue and now >= sandbox.deadline:
                 sandbox.overdue = True
-                _kill(sandbox)
+                sandbox.child.kill()
 
     def _bury(self, sandbox: Sandbox) -> None:
         """Reap init, count, remove the cgroup, and tell the daemon."""
-        returncode = _reap(sandbox)
-        self._poll.unregister(sandbox.pidfd)
+        child = sandbox.child
+        returncode = child.reap()
+        self._unregister(child)
         del self._sandboxes[sandbox.name]
-        usage = sandbox.leaf.usage()
-        leftover = _release(sandbox)
+        usage = child.leaf.usage()
+        leftover = child.release()
         gone = Gone(
             sandbox=sandbox.name,
             returncode=returncode,
@@ -255,35 +231,11 @@ class Server:
             channel.send(self._control, gone)
 
     def _end_all(self) -> None:
-        for sandbox in self._sandboxes.values():
-            _kill(sandbox)
-        for sandbox in self._sandboxes.values():
-            _reap(sandbox)
-            _release(sandbox)
+        children = [sandbox.child for sandbox in self._sandboxes.values()]
+        children += self._nursery.ready
+        for child in children:
+            child.kill()
+        for child in children:
+            child.reap()
+            child.release()
         self._host.base.remove()
-
-
-def _kill(sandbox: Sandbox) -> None:
-    """SIGKILL to init by pidfd: the kernel ends the whole pid namespace. I10, L02."""
-    with suppress(ProcessLookupError):
-        signal.pidfd_send_signal(sandbox.pidfd, signal.SIGKILL)
-
-
-def _reap(sandbox: Sandbox) -> int:
-    """Wait by pidfd, never for any child (L09); return the status, negative for a signal."""
-    result = os.waitid(os.P_PIDFD, sandbox.pidfd, os.WEXITED)
-    if result is None:
-        raise ChildProcessError(10, "init is not a child any more")
-    return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
-
-
-def _release(sandbox: Sandbox) -> str:
-    os.close(sandbox.pidfd)
-    sandbox.leaf.close()
-    leftover = sandbox.leaf.remove()
-    for wait_ms in _REMOVAL_TRIES_MS:  # the kernel empties a cgroup a moment after the last exit
-        if not leftover:
-            break
-        time.sleep(wait_ms / 1000)
-        leftover = sandbox.leaf.remove()
-    return leftover

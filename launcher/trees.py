@@ -76,9 +76,14 @@ def detach(own_fd: int, bind: Bind, userns_fd: int | None) -> Tree:
     except OSError:
         os.close(tree_fd)
         raise
-    return Tree(
-        fd=tree_fd, target=bind.target, kind=bind.identity.kind, writable=bind.writable or device
-    )
+    return tree_of(bind, tree_fd)
+
+
+def tree_of(bind: Bind, tree_fd: int) -> Tree:
+    """Describe the detached mount made for ``bind``."""
+    kind = bind.identity.kind
+    writable = bind.writable or stat.S_ISCHR(kind)
+    return Tree(fd=tree_fd, target=bind.target, kind=kind, writable=writable)
 
 
 def open_devices(root_fd: int) -> dict[str, int]:

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from launcher import lockdown, view
+from launcher import blank, lockdown, view
 from launcher.plan import Created, Exited, Failed, Ready, Started
 from tests.launcher.driver import PYTHON, Launcher, a_launcher, command, identity_of, kill
 
@@ -155,7 +155,7 @@ def test_closing_the_channel_ends_everything_inside(launcher: Launcher) -> None:
     os.close(read_fd)
 
 
-VIEW_STEPS = [name for name, _ in view.STEPS]
+VIEW_STEPS = [name for name, _ in (*blank.STEPS, *view.STEPS)]
 LOCKDOWN_STEPS = [name for name, _ in lockdown.STEPS]
 
 
@@ -166,6 +166,7 @@ def _refuse(_: object) -> None:
 @pytest.mark.parametrize("broken", VIEW_STEPS)
 def test_a_failing_step_of_the_view_runs_nothing(workspace: str, broken: str) -> None:
     def sabotage() -> None:
+        blank.STEPS = tuple((n, _refuse if n == broken else s) for n, s in blank.STEPS)
         view.STEPS = tuple((n, _refuse if n == broken else s) for n, s in view.STEPS)
 
     with a_launcher(sabotage=sabotage) as launcher:
