@@ -235,13 +235,14 @@ class AsyncLine(Line):
                 on_event(item)
 
     async def _send(self, frame: bytes, descriptors: tuple[int, ...]) -> None:
-        sent = 0
         try:
             # Nothing of an earlier call is unread, so there is room for a first part.
             sent = self._sock.sendmsg([frame], rights(descriptors), socket.MSG_NOSIGNAL)
-            await asyncio.get_running_loop().sock_sendall(self._sock, frame[sent:])
         except ConnectionError as error:
-            raise ConnectionLost(error.strerror or str(error), unsent=not sent) from None
+            raise ConnectionLost(error.strerror or str(error), unsent=True) from None
+        if sent < len(frame):
+            with contextlib.suppress(ConnectionError):  # why it hung up may stand in its reply
+                await asyncio.get_running_loop().sock_sendall(self._sock, frame[sent:])
 
 
 @contextlib.contextmanager

@@ -77,12 +77,13 @@ class BlockingLine(Line):
                 on_event(item)
 
     def _send(self, frame: bytes, descriptors: tuple[int, ...]) -> None:
-        sent = 0
         try:
             sent = self._sock.sendmsg([frame], rights(descriptors), socket.MSG_NOSIGNAL)
-            self._sock.sendall(frame[sent:], socket.MSG_NOSIGNAL)
         except ConnectionError as error:
-            raise ConnectionLost(error.strerror or str(error), unsent=not sent) from None
+            raise ConnectionLost(error.strerror or str(error), unsent=True) from None
+        if sent < len(frame):
+            with contextlib.suppress(ConnectionError):  # why it hung up may stand in its reply
+                self._sock.sendall(frame[sent:], socket.MSG_NOSIGNAL)
 
     def _receive(self, feed: Feed | None) -> bytes:
         """Wait for bytes of the daemon, and meanwhile copy input as the command takes it."""

@@ -115,9 +115,13 @@ def request_for(  # noqa: PLR0913  # the members of a request
             f"cannot limit {', '.join(sorted(bounds))}: the limits are memory, pids and output",
             field="limits",
         ) from None
+    try:
+        plain = {name: _plain_path(value) for name, value in arguments.items()}
+    except RecursionError:
+        raise UsageError("cannot send arguments that hold themselves") from None
     return Request(
         command=command,
-        arguments={name: _plain_path(value) for name, value in arguments.items()},
+        arguments=plain,
         environment=dict(env or {}),
         limits=tightening,
         reason=reason,

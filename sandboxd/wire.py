@@ -48,10 +48,11 @@ def encode_call(method: str, parameters: object, *, more: bool) -> bytes:
         UsageError: it has no JSON form, is not UTF-8, or is longer than the daemon takes.
 
     """
-    call: dict[str, Any] = {"method": method, "parameters": to_plain(parameters)}
+    call: dict[str, Any] = {"method": method}
     if more:
         call["more"] = True
     try:
+        call["parameters"] = to_plain(parameters)
         text = json.dumps(call, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         frame = text.encode() + b"\0"
     except UnicodeEncodeError:
