@@ -21,8 +21,11 @@ from launcher.plan import Command
 
 _PER_LINUX = 0  # <linux/personality.h>
 # Nothing changes this after the start of the process: only SIGCHLD gets a handler, in init.
+# 32 and 33 are the C library's own, and whoever started us may have ignored them too.
 IGNORED_SIGNALS = tuple(
-    number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN
+    number
+    for number in range(1, 65)
+    if number not in {signal.SIGKILL, signal.SIGSTOP} and syscalls.is_ignored(number)
 )
 
 
@@ -63,7 +66,7 @@ def reset_signals(attempt: Attempt) -> None:
     del attempt
     signal.set_wakeup_fd(-1)
     for number in IGNORED_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
+        syscalls.set_default(number)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 

@@ -16,6 +16,7 @@ _NUMBERS_X86_64 = {"capset": 126, "execveat": 322, "pivot_root": 155, "prctl": 1
 _NUMBERS_X86_64 |= {
     "fstatfs": 138,
     "personality": 135,
+    "rt_sigaction": 13,
     "setns": 308,
     "sethostname": 170,
     "umount2": 166,
@@ -25,6 +26,7 @@ _NUMBERS_AARCH64 = {"capset": 91, "execveat": 281, "pivot_root": 41, "prctl": 16
 _NUMBERS_AARCH64 |= {
     "fstatfs": 44,
     "personality": 92,
+    "rt_sigaction": 134,
     "setns": 268,
     "sethostname": 161,
     "umount2": 39,
@@ -92,6 +94,10 @@ RESOLVE_BENEATH = 0x08
 RESOLVE_IN_ROOT = 0x10
 
 CLOSE_RANGE_CLOEXEC = 4  # close_range(2)
+
+# struct sigaction of <asm/signal.h>: handler, flags, restorer, mask; and the size of the mask.
+_SIGACTION_BYTES = 32
+_SIGSET_BYTES = 8
 
 Word = int | bytes | ctypes.Array[ctypes.c_char] | ctypes.Array[ctypes.c_char_p] | None
 
@@ -218,6 +224,18 @@ def sethostname(name: str) -> None:
     """sethostname(2), without importing socket."""
     encoded = name.encode()
     syscall("sethostname", encoded, len(encoded))
+
+
+def is_ignored(number: int) -> bool:
+    """sigaction(2): tell whether a signal is ignored. The C library hides 32 and 33; this not."""
+    action = ctypes.create_string_buffer(_SIGACTION_BYTES)
+    syscall("rt_sigaction", number, None, action, _SIGSET_BYTES)
+    return action.raw[:8] == _u64s(1)  # SIG_IGN
+
+
+def set_default(number: int) -> None:
+    """sigaction(2): set a signal's disposition to SIG_DFL."""
+    syscall("rt_sigaction", number, bytes(_SIGACTION_BYTES), None, _SIGSET_BYTES)
 
 
 def prctl(option: int, *words: int) -> int:

@@ -6,9 +6,10 @@ import os
 
 import pytest
 
+from launcher import lockdown, syscalls
 from launcher.plan import POOL_INSIDE_UID
 from tests.launcher.conftest import outside
-from tests.launcher.driver import Launcher
+from tests.launcher.driver import Launcher, a_launcher
 
 pytestmark = pytest.mark.kernel
 
@@ -82,6 +83,19 @@ def test_privileges_are_gone(launcher: Launcher) -> None:
 
 def test_only_three_descriptors_are_open(launcher: Launcher) -> None:
     assert launcher.inside("fds") == [[0, 1, 2]]
+
+
+def test_signals_that_the_starter_ignored_are_not_ignored_inside() -> None:
+    def ignore_all() -> None:
+        for number in range(1, 65):
+            if number not in {9, 17, 19}:  # SIGKILL, SIGCHLD, SIGSTOP
+                action = (1).to_bytes(8, "little") + bytes(24)
+                syscalls.syscall("rt_sigaction", number, action, None, 8)
+        lockdown.IGNORED_SIGNALS = tuple(n for n in range(1, 65) if n not in {9, 17, 19})
+
+    with a_launcher(sabotage=ignore_all) as launcher:
+        result = launcher.run(["/bin/sh", "-c", "grep '^SigIgn' /proc/self/status"])
+    assert result.output.split()[1] == b"0" * 16
 
 
 def test_signals_are_as_a_program_expects_them(launcher: Launcher) -> None:
