@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
+import resource
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -145,6 +147,43 @@ def test_a_limit_that_is_too_high_names_the_most(ask: Ask) -> None:
 
 def test_the_daemons_directories_are_denied(ask: Ask, workspace: Path) -> None:
     assert refused(ask(denied=(str(workspace / "f"),))) == [("workspace", "PATH_NOT_GRANTED")]
+
+
+def _fill() -> list[int]:
+    """Take every descriptor that the limit leaves."""
+    taken: list[int] = []
+    while True:
+        try:
+            taken.append(os.dup(0))
+        except OSError:
+            return taken
+
+
+def test_the_daemons_own_shortage_is_no_denial(ask: Ask) -> None:
+    """With too few descriptors left there is an error, and none of them is lost."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 20, limits[1]))
+    taken = _fill()
+    try:
+        spare, result = 0, None
+        while result is None:
+            try:
+                result = ask()
+            except OSError as error:
+                assert error.errno == errno.EMFILE  # noqa: PT017  # it succeeds in the end
+                again = _fill()
+                assert len(again) == spare
+                taken += again
+                spare += 1
+                for _ in range(spare):
+                    os.close(taken.pop())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for fd in taken:
+            os.close(fd)
+    assert isinstance(result, Prepared)
+    assert spare > 3
 
 
 def test_the_callers_descriptor_stays_the_callers(ask: Ask, workspace_fd: int) -> None:

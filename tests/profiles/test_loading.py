@@ -220,6 +220,15 @@ def test_a_file_that_others_could_have_written_is_refused(
     assert str(directory) in message
 
 
+def test_only_of_the_packages_own_files_an_installer_may_keep_a_link(
+    write: Write, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _hard_link(write(GOOD))
+    assert "hard link" in problem(directory)
+    monkeypatch.setattr(profiles, "shipped_profiles", lambda: str(directory))
+    assert profiles.load([str(directory)]).names() == ("good",)
+
+
 @pytest.mark.privileged
 @pytest.mark.parametrize("which", ["file", "directory", "above"])
 def test_what_another_user_owns_is_refused(write: Write, directory: Path, which: str) -> None:
