@@ -93,9 +93,9 @@ def daemon_environment(endpoints: Endpoints) -> dict[str, str]:
         "SANDBOXD_RUNTIME_DIR": os.path.abspath(endpoints.runtime_dir),
         "SANDBOXD_STATE_DIR": os.path.abspath(endpoints.state_dir),
     }
-    profiles = os.environ.get("SANDBOXD_PROFILES")
-    if profiles:
-        environment["SANDBOXD_PROFILES"] = ":".join(map(os.path.abspath, profiles.split(":")))
+    directories = [os.path.abspath(path) for path in endpoints.profile_dirs]
+    if not any(":" in path for path in directories):  # the daemon has the same defaults
+        environment["SANDBOXD_PROFILES"] = ":".join(directories)
     return environment
 
 
