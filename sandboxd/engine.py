@@ -112,8 +112,9 @@ class Engine:
 
         """
         try:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._up.wait(), _WAIT_FOR_RESTART_S)
+            if self._around is None and not self._stopping:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._up.wait(), _WAIT_FOR_RESTART_S)
             around = self._surroundings()
         except BaseException:
             prepared.close()

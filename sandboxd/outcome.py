@@ -17,8 +17,8 @@ from sandboxd.protocol import LimitName, Status
 
 # What the daemon itself ended a run for.
 Cause = Literal["wall", "cpu", "memory", "output", "cancelled"]
-# RLIMIT_CPU is checked at timer ticks, getrusage(2) is exact: they differ by a little.
-_CPU_SLACK_US = 100_000
+# RLIMIT_CPU is counted in timer ticks, getrusage(2) by the clock: on a busy machine they differ.
+_CPU_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ def _limit(ending: Ending) -> LimitName | None:
         return "file_size"
     if returncode in {-signal.SIGXCPU, -signal.SIGKILL}:
         over = returncode == -signal.SIGKILL  # the hard limit is a second above the soft one
-        if ending.cpu_us >= (ending.cpu_limit_s + over) * 1_000_000 - _CPU_SLACK_US:
+        if ending.cpu_us >= (ending.cpu_limit_s + over) * 1_000_000 * _CPU_SHARE:
             return "cpu"
     if usage is not None and usage.oom_kills > 0:
         return "memory"

@@ -164,6 +164,9 @@ def environment_of(given: Sequence[str]) -> tuple[str, ...]:
 def rlimits_of(bounds: Bounds, setting: Setting) -> tuple[tuple[Rlimit, ...], tuple[str, ...]]:
     """Return getrlimit(2) pairs, and the names of those that the daemon's own limits lower."""
     cpu_s = cpu_seconds(bounds)
+    # Init counts too: it has the same uid. The kernel asks this limit first; the cgroup's, which
+    # counts the refusals, must be the one that is met.
+    nproc = bounds.pids + (2 if setting.has_cgroup else 1)
     wanted = {
         "CORE": (1, 1),  # 0 would still feed a piped core_pattern(5) handler of the host. P11
         "CPU": (cpu_s, cpu_s + 1),  # SIGXCPU, then SIGKILL
@@ -172,7 +175,7 @@ def rlimits_of(bounds: Bounds, setting: Setting) -> tuple[tuple[Rlimit, ...], tu
         "MSGQUEUE": (_MSGQUEUE_BYTES, _MSGQUEUE_BYTES),
         "NICE": (0, 0),
         "NOFILE": (bounds.files, bounds.files),
-        "NPROC": (bounds.pids + 1, bounds.pids + 1),  # init counts too: it has the same uid
+        "NPROC": (nproc, nproc),
         "RTPRIO": (0, 0),
         "SIGPENDING": (_SIGPENDING, _SIGPENDING),
         "STACK": (_STACK_BYTES, _STACK_BYTES),

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from launcher import paths
 from launcher.plan import Ceiling, Root
@@ -92,9 +92,7 @@ def prepare(
 
 def _open_workspace(path: str, access: Literal["read", "write"]) -> Workspace:
     fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    return Workspace(
-        fd=fd, path=paths.name_of(fd), identity=paths.identity(fd), access=access
-    )
+    return Workspace(fd=fd, path=paths.name_of(fd), identity=paths.identity(fd), access=access)
 
 
 @dataclass(slots=True)
@@ -103,17 +101,22 @@ class Told:
 
     events: list[Event] = field(default_factory=list)
     act: Callable[[Event], Awaitable[None] | None] | None = None
-    started: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __call__(self, event: Event) -> None:
         self.events.append(event)
-        if event.kind == "started":
-            self.started.set()
+        self.changed.set()
         if self.act is not None and (waits := self.act(event)) is not None:
             await waits
 
     def output(self, stream: str = "stdout") -> bytes:
         return b"".join(e.bytes() for e in self.events if e.stream == stream)
+
+    async def printed(self, wanted: bytes) -> None:
+        """Wait until the command has printed ``wanted``."""
+        while wanted not in self.output():
+            self.changed.clear()
+            await self.changed.wait()
 
     def kinds(self) -> list[str]:
         return [event.kind for event in self.events]
@@ -126,7 +129,7 @@ class Bench:
         self.engine = Engine(CEILING)
         self._count = 0
 
-    async def __aenter__(self) -> Bench:
+    async def __aenter__(self) -> Self:
         await self.engine.start()
         return self
 
