@@ -3,6 +3,9 @@
 A set is loaded as a whole or not at all: one broken file, and nothing changes. Later directories
 replace earlier ones by name. Files are opened beneath their directory's descriptor and must be
 what only root or the daemon's own user could have written.
+
+The profiles that come with the package are not judged so: whoever can write them can write the
+daemon's own code beside them, and an installer may have linked both from its cache.
 """
 
 from __future__ import annotations
@@ -100,8 +103,9 @@ def _contents(directory: str, problems: list[str]) -> Iterator[tuple[str, bytes]
     except OSError as error:
         problems.append(f"{directory}: cannot open it: {os.strerror(error.errno or 0)}")
         return
+    packaged = directory == shipped_profiles()
     try:
-        problem = _directory_problem(directory_fd)
+        problem = None if packaged else _directory_problem(directory_fd)
         if problem is not None:
             problems.append(f"{directory}: cannot load profiles from it; {problem}")
             return
@@ -111,7 +115,7 @@ def _contents(directory: str, problems: list[str]) -> Iterator[tuple[str, bytes]
             return
         for name in names:
             try:
-                yield f"{directory}/{name}", _read(directory_fd, name, directory)
+                yield f"{directory}/{name}", _read(directory_fd, name, packaged=packaged)
             except (ValueError, OSError) as error:
                 why = os.strerror(error.errno or 0) if isinstance(error, OSError) else error
                 problems.append(f"{directory}/{ascii(name)[1:-1]}:1: cannot load it; {why}")
@@ -143,7 +147,17 @@ def _owner_problem(status: os.stat_result) -> str | None:
     return None
 
 
-def _read(directory_fd: int, name: str, directory: str) -> bytes:
+def _file_problem(status: os.stat_result, *, packaged: bool) -> str | None:
+    if not stat.S_ISREG(status.st_mode):
+        return "it is no regular file"
+    if packaged:
+        return None
+    if status.st_nlink != 1:
+        return "it has another name too (a hard link); copy it instead"
+    return _owner_problem(status)
+
+
+def _read(directory_fd: int, name: str, *, packaged: bool) -> bytes:
     """Read one file. `O_PATH` first: a FIFO or a device has no effect before it is judged."""
     try:
         fd = paths.open_beneath(directory_fd, name)
@@ -153,14 +167,9 @@ def _read(directory_fd: int, name: str, directory: str) -> bytes:
         raise
     try:
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError("it is no regular file")
-        problem = _owner_problem(status)
+        problem = _file_problem(status, packaged=packaged)
         if problem is not None:
             raise ValueError(problem)
-        # Installers link what comes with the package from their caches.
-        if status.st_nlink != 1 and directory != shipped_profiles():
-            raise ValueError("it has another name too (a hard link); copy it instead")
         with open(f"/proc/self/fd/{fd}", "rb") as file:
             content = file.read(_MAX_BYTES + 1)
     finally:

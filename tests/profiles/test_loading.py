@@ -220,13 +220,19 @@ def test_a_file_that_others_could_have_written_is_refused(
     assert str(directory) in message
 
 
-def test_only_of_the_packages_own_files_an_installer_may_keep_a_link(
+def test_the_packages_own_profiles_are_trusted_as_its_code_is(
     write: Write, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _hard_link(write(GOOD))
-    assert "hard link" in problem(directory)
+    path = write(GOOD)
+    for change in (_hard_link, lambda path: path.chmod(0o664), lambda _: directory.chmod(0o775)):
+        change(path)
+        assert problem(directory)
+        with monkeypatch.context() as patch:
+            patch.setattr(profiles, "shipped_profiles", lambda: str(directory))
+            assert profiles.load([str(directory)]).names() == ("good",)
+    _symlink(path)
     monkeypatch.setattr(profiles, "shipped_profiles", lambda: str(directory))
-    assert profiles.load([str(directory)]).names() == ("good",)
+    assert "symbolic link" in problem(directory)
 
 
 @pytest.mark.privileged
