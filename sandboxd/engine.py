@@ -8,40 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
-import resource
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from launcher import channel
-from launcher.plan import (
-    POOL_INSIDE_GID,
-    POOL_INSIDE_UID,
-    Ceiling,
-    Created,
-    Failed,
-    Gone,
-    Hello,
-    Refused,
-)
+from launcher.plan import Ceiling, Created, Failed, Gone, Hello, Refused
 from sandboxd.baseview import BaseView
 from sandboxd.errors import SetupFailed, Unavailable
 from sandboxd.launch import Launched, start_launcher
 from sandboxd.link import Link
 from sandboxd.log import log
 from sandboxd.output import CHUNK_BYTES
-from sandboxd.planner import Setting
 from sandboxd.prepared import Prepared
 from sandboxd.protocol import Event, Run
 from sandboxd.record import Order, setup_failed
-from sandboxd.run import Life, Surroundings
+from sandboxd.run import Life
 from sandboxd.sandbox import FromLauncher
+from sandboxd.surroundings import Surroundings, new_gate, setting_of
 from sandboxd.watchdog import Watchdog
 
 _HELLO_S = 10.0
 _WAIT_FOR_RESTART_S = 5.0
-_LAUNCHES_AT_ONCE = 4  # the launcher takes one after the other; what waits costs descriptors
 _BACKOFF_S = (0.05, 30.0)  # first and longest delay before a new launcher
 _SETTLED_S = 60.0  # a launcher that lived so long did not fail at once
 
@@ -183,7 +171,7 @@ class Engine:
         roots = (*self._ceiling.roots, *self._base.roots())
         link.send(dataclasses.replace(self._ceiling, roots=roots))
         try:
-            self._around = self._make_surroundings(link, await asyncio.wait_for(hello, _HELLO_S))
+            said = await asyncio.wait_for(hello, _HELLO_S)
         except BaseException as error:
             link.close()
             launched.kill()
@@ -192,25 +180,16 @@ class Engine:
             if isinstance(error, TimeoutError):
                 raise _not_started("it says nothing") from None
             raise
-        self._up.set()
-
-    def _make_surroundings(self, link: Link[FromLauncher | Hello], hello: Hello) -> Surroundings:
-        setting = Setting(
-            uid=POOL_INSIDE_UID if hello.as_root else os.geteuid(),
-            gid=POOL_INSIDE_GID if hello.as_root else os.getegid(),
-            has_cgroup=hello.cgroup != "none",
-            life_ms_most=self._ceiling.life_ms,
-            hard_limits=_hard_limits(),
-        )
-        return Surroundings(
+        self._around = Surroundings(
             launcher=link,
-            hello=hello,
-            setting=setting,
+            hello=said,
+            setting=setting_of(said, self._ceiling),
             base=self._base,
             watchdog=self._watchdog,
-            gate=asyncio.Semaphore(_LAUNCHES_AT_ONCE),
+            gate=new_gate(),
             buffer=self._buffer,
         )
+        self._up.set()
 
     def _on_message(self, message: FromLauncher, fds: list[int]) -> None:
         """Hand on what the launcher says of a sandbox, to the end of that sandbox."""
@@ -265,8 +244,3 @@ def _receive(end: socket.socket) -> tuple[FromLauncher | Hello, list[int]] | Non
 
 def _not_started(problem: str) -> SetupFailed:
     return setup_failed("start the launcher", 0, problem, layer="launcher")
-
-
-def _hard_limits() -> dict[str, int]:
-    names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
-    return {n.removeprefix("RLIMIT_"): resource.getrlimit(getattr(resource, n))[1] for n in names}

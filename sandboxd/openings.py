@@ -110,6 +110,30 @@ def open_programs(
     ]
 
 
+def open_stdin(fd: int | None) -> int:
+    """Return the read end of the client's pipe as an open file description of its own, or null.
+
+    A command could set flags of a shared one under the client's feet (F05). The caller closes it.
+
+    Raises:
+        SetupFailed: the pipe cannot be opened again.
+
+    """
+    if fd is None:
+        return os.open(os.devnull, os.O_RDONLY)
+    try:
+        own_fd = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK)  # fifo(7): no waiting
+    except OSError as error:
+        raise SetupFailed(
+            f"cannot open standard input: {error.strerror}",
+            layer="stdio",
+            step="open standard input",
+            errno=error.errno or 0,
+        ) from None
+    os.set_blocking(own_fd, True)
+    return own_fd
+
+
 def _executable_there(path: str, shown: Sequence[Shown], empty: Sequence[str]) -> bool:
     """Tell whether the deepest mount over ``path`` shows it, and not as noexec.
 

@@ -12,44 +12,28 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from typing import Literal
 
-from launcher.plan import Created, Exited, Failed, Gone, Hello, Ready, Refused, Started
+from launcher.plan import Created, Exited, Failed, Gone, Ready, Refused, Started
 from sandboxd import planner
-from sandboxd.baseview import BaseView
 from sandboxd.clock import now_ms
 from sandboxd.errors import SetupFailed, Unavailable
-from sandboxd.link import Link
 from sandboxd.log import log
-from sandboxd.openings import open_all
+from sandboxd.openings import open_all, open_stdin
 from sandboxd.outcome import Cause
 from sandboxd.output import Capture
-from sandboxd.planner import Setting
 from sandboxd.prepared import Prepared
 from sandboxd.protocol import Event, Run
 from sandboxd.record import Facts, Order, run_of, setup_failed
 from sandboxd.sandbox import FromInit, FromLauncher, Sandbox
+from sandboxd.surroundings import Surroundings
 from sandboxd.telling import Teller
-from sandboxd.watchdog import Watch, Watchdog
+from sandboxd.watchdog import Watch
 
 _KILL_S = 0.25  # for init to end all processes and report, before it is ended itself
 _GIVE_UP_S = 5.0  # for the launcher to report the end of a killed init (L04)
 _OUTPUT_S = 1.0  # from the command's end to that of its output
 _PATIENCE_S = 5.0  # for a client to take an event after the command's end
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What all runs under one launcher share. ``gate`` bounds the launches under way."""
-
-    launcher: Link[FromLauncher | Hello]
-    hello: Hello
-    setting: Setting
-    base: BaseView
-    watchdog: Watchdog
-    gate: asyncio.Semaphore
-    buffer: bytearray
 
 
 class Life:
@@ -133,6 +117,7 @@ class Life:
             self._facts.created = message
             self._sandbox.created(fds)
             self._settled.set()
+            self._begin()
             return
         self._sandbox.read()  # what init ever said is there by now, and comes first
         self._sandbox.exists = False
@@ -169,10 +154,8 @@ class Life:
 
     def _make_stdio(self, opened: ExitStack) -> list[int]:
         """Return the command's three descriptors; ``opened`` closes those that are made here."""
-        stdin_fd = self._facts.order.stdin_fd
-        if stdin_fd is None:
-            stdin_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-            opened.callback(os.close, stdin_fd)
+        stdin_fd = open_stdin(self._facts.order.stdin_fd)
+        opened.callback(os.close, stdin_fd)
         return [stdin_fd, self._make_pipe("stdout", opened), self._make_pipe("stderr", opened)]
 
     def _make_pipe(self, name: Literal["stdout", "stderr"], opened: ExitStack) -> int:
@@ -194,7 +177,8 @@ class Life:
             case Ready():
                 self._facts.ready = message
             case Started():
-                self._on_started()
+                self._facts.started_at = self._loop.time()
+                self._begin()
             case Failed():
                 self._fail(setup_failed(message.step, message.errno, message.detail))
             case Exited():
@@ -208,22 +192,27 @@ class Life:
         if not self._ended.done():
             self._destroy()
 
-    def _on_started(self) -> None:
-        if self._started.done():
+    def _begin(self) -> None:
+        """Begin to read and to watch, when both launcher and init have reported.
+
+        On a busy machine a command may even have ended before the launcher reports its birth.
+        """
+        created, facts = self._facts.created, self._facts
+        if created is None or facts.started_at is None or self._started.done():
             return
-        self._facts.started_at = self._loop.time()
         self._started.set_result(None)
-        created = self._facts.created
-        pid = created.pid if created is not None else 0
-        self._teller.put(Event(kind="started", run=self._facts.order.run_id, pid=pid))
+        self._teller.put(Event(kind="started", run=facts.order.run_id, pid=created.pid))
         for capture in self._captures:
             capture.start()
-        if self._facts.cause is not None:
+        if facts.exited is not None:
+            self._end()
+            return
+        if facts.cause is not None:
             self._kill()
             return
         self._later(self._bounds.wall_ms, lambda: self.end("wall"))
         self._watch = self._around.watchdog.watch(
-            pid,
+            created.pid,
             cpu_ms=self._bounds.cpu_ms,
             memory_bytes=None if self._around.setting.has_cgroup else self._bounds.memory_bytes,
             on_exceeded=self.end,

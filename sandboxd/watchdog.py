@@ -33,7 +33,15 @@ class Watch:
     memory_bytes: int | None
     on_exceeded: Exceeded
     members: dict[int, psutil.Process] = field(default_factory=dict)
+    own_s: dict[int, float] = field(default_factory=dict)
+    past_s: float = 0.0
     stopped: bool = False
+
+    def keep(self, alive: set[int]) -> None:
+        """Forget the members that have ended, but not what they used."""
+        for pid in self.members.keys() - alive:
+            del self.members[pid]
+            self.past_s += self.own_s.pop(pid, 0.0)
 
     def stop(self) -> None:
         """Watch no more."""
@@ -102,7 +110,7 @@ class Watchdog:
         alive = set(psutil.pids())
         self._owners = {p: o for p, o in self._owners.items() if p in alive or p in self._watches}
         for watch in self._watches.values():
-            watch.members = {p: m for p, m in watch.members.items() if p in alive}
+            watch.keep(alive)
         for pid in sorted(alive - self._owners.keys()):
             self._find_owner(pid)
 
@@ -135,31 +143,36 @@ def _exceeded(watch: Watch) -> Literal["cpu", "memory"] | None:
 
 
 def _cpu_s(watch: Watch) -> float:
-    """Processor time of all living processes and of those they have waited for."""
-    return _reaped_s(watch.init) + _total(watch.members.values(), _times_s)
+    """Return a processor time that the sandbox has used at least.
+
+    Two ways to count, and each misses something: the times of all that live and of what they have
+    waited for, without those that nobody waited for (SIGCHLD ignored); and what each process had
+    used when it was last seen, without those that were never seen.
+    """
+    waited_s = _times_s(watch.init)[1]
+    for pid, process in watch.members.items():
+        own_s, children_s = _times_s(process)
+        if own_s < 0:  # it has just ended
+            watch.past_s += watch.own_s.pop(pid, 0.0)
+        else:
+            watch.own_s[pid] = own_s
+            waited_s += children_s
+    return sum(watch.own_s.values()) + max(waited_s, watch.past_s)
+
+
+def _times_s(process: psutil.Process) -> tuple[float, float]:
+    """Return its own processor time, -1 if it is gone, and that of children it has waited for."""
+    try:
+        times = process.cpu_times()
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return -1, 0
+    return times.user + times.system, times.children_user + times.children_system
 
 
 def _total(
     processes: Iterable[psutil.Process], measure: Callable[[psutil.Process], float]
 ) -> float:
     return sum(map(measure, processes))
-
-
-def _reaped_s(init: psutil.Process) -> float:
-    try:
-        times = init.cpu_times()
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return 0.0
-    return float(times.children_user + times.children_system)
-
-
-def _times_s(process: psutil.Process) -> float:
-    try:
-        times = process.cpu_times()
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return 0.0
-    own = times.user + times.system
-    return float(own + times.children_user + times.children_system)
 
 
 def _resident(process: psutil.Process) -> float:

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from launcher.plan import Created, Exited
 from sandboxd.protocol import Event, Run
+from sandboxd.run import Life
+from sandboxd.sandbox import FromInit, FromLauncher
 from tests.engine.driver import PYTHON, Bench, Told, bounds, prepare, with_bench
 
 pytestmark = pytest.mark.kernel
@@ -302,3 +305,54 @@ def test_the_record_says_what_ran_and_under_what() -> None:
     assert run.effective.host_uid == expected_uid
     assert run.setup_ms > 0
     assert run.wall_ms > 0
+
+
+def test_processor_time_that_nobody_waits_for_counts_too() -> None:
+    program = """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel then reaps, and counts for nobody
+while True:
+    children = [os.fork() for _ in range(2)]
+    if 0 in children:
+        while time.process_time() < 0.5: pass
+        os._exit(0)
+    try:
+        while True: os.wait()
+    except ChildProcessError:
+        pass
+"""
+
+    async def body(bench: Bench) -> Run:
+        return await bench.python(program, limits=bounds(cpu_ms=1500, wall_ms=25_000))
+
+    run = with_bench(body)
+    assert (run.status, run.limit) == ("limit_exceeded", "cpu"), run
+
+
+def test_a_command_may_end_before_the_launcher_has_reported_its_birth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held: list[tuple[Life, Created, list[int]]] = []
+    on_launcher, on_init_message = Life.on_launcher, Life._on_init_message
+
+    def hold(self: Life, message: FromLauncher, fds: list[int]) -> None:
+        if isinstance(message, Created):
+            held.append((self, message, fds))
+        else:
+            on_launcher(self, message, fds)
+
+    def release(self: Life, message: FromInit) -> None:
+        on_init_message(self, message)
+        if isinstance(message, Exited):
+            on_launcher(*held.pop())
+
+    monkeypatch.setattr(Life, "on_launcher", hold)
+    monkeypatch.setattr(Life, "_on_init_message", release)
+    told = Told()
+
+    async def body(bench: Bench) -> Run:
+        return await bench.shell("echo quick; exit 3", told=told)
+
+    run = with_bench(body)
+    assert (run.status, run.exit_code, run.stdout.text()) == ("exited", 3, "quick\n")
+    assert told.kinds() == ["started", "output", "ended"]
