@@ -51,7 +51,7 @@ def examine() -> list[Row]:
     except SandboxdError as fault:
         fix = "mend what fails above, then run sandboxctl doctor again"
         return [*rows, Row(name="daemon", verdict="fail", found=fault.message, fix=fix)]
-    with _surroundings() as around, Client() as client:
+    with surroundings() as around, Client() as client:
         return rows + _containment(client, around) + _limits(client, around) + _policy(client)
 
 
@@ -72,7 +72,8 @@ def _daemon(status: DaemonStatus) -> list[Row]:
 
 
 @contextmanager
-def _surroundings() -> Iterator[Surroundings]:
+def surroundings() -> Iterator[Surroundings]:
+    """Make all that, and remove it afterwards."""
     with ExitStack() as stack:
         top = tempfile.mkdtemp(prefix="sandboxd-doctor-")
         stack.callback(shutil.rmtree, top)
@@ -115,11 +116,11 @@ def _containment(client: Client, around: Surroundings) -> list[Row]:
     rows = [Row(name="run", verdict="ok", found=f"layers in force: {', '.join(layers)}")]
     if degraded:
         rows.append(Row(name="degraded", verdict="note", found=", ".join(degraded)))
-    return rows + [claim.judge(found, around) for claim in _CLAIMS]
+    return rows + [claim.judge(found, around) for claim in CLAIMS]
 
 
 @dataclass(frozen=True, slots=True)
-class _Claim:
+class Claim:
     """What the probe must have found.
 
     ``outside`` does or looks at the same thing on the host and returns what is wrong there, else
@@ -133,6 +134,7 @@ class _Claim:
     outside: Callable[[Surroundings], str] = lambda _: ""
 
     def judge(self, found: dict[str, str], around: Surroundings) -> Row:
+        """Compare what was found, inside and outside, with what must be."""
         seen = f"inside: {found.get(self.key, 'nothing')}"
         problem = self.outside(around)
         if problem or not self.wanted(str(found.get(self.key, ""))):
@@ -194,23 +196,23 @@ def _answers(family: int, address: tuple[str, int] | str) -> str:
     return ""
 
 
-_CLAIMS = (
-    _Claim("write in the workspace", "write inside", _is("ok"), "the view", _is_written),
-    _Claim("no write beside it", "write outside", _tried, "the view", _is_absent),
-    _Claim("no write to the system", "write to the system", _refused, "the view"),
-    _Claim("a socket of its own", "own socket", _is("ok"), "the filter"),
-    _Claim("no port of the host", "host port", _refused, "the network namespace", _port_answers),
-    _Claim(
+CLAIMS = (
+    Claim("write in the workspace", "write inside", _is("ok"), "the view", _is_written),
+    Claim("no write beside it", "write outside", _tried, "the view", _is_absent),
+    Claim("no write to the system", "write to the system", _refused, "the view"),
+    Claim("a socket of its own", "own socket", _is("ok"), "the filter"),
+    Claim("no port of the host", "host port", _refused, "the network namespace", _port_answers),
+    Claim(
         "no abstract socket of the host", "host socket", _refused, "Landlock and the namespace",
         _abstract_answers,
     ),
-    _Claim("no ptrace", "ptrace", _refused, "the filter"),
-    _Claim("no process of the host", "kill the client", _refused, "the pid namespace"),
-    _Claim("own processes only", "processes", lambda seen: seen in {"1", "2"}, "the view's /proc"),
-    _Claim("seccomp is on", "Seccomp", _is("2"), "the filter"),
-    _Claim("no_new_privs is set", "NoNewPrivs", _is("1"), "no_new_privs"),
+    Claim("no ptrace", "ptrace", _refused, "the filter"),
+    Claim("no process of the host", "kill the client", _refused, "the pid namespace"),
+    Claim("own processes only", "processes", lambda seen: seen in {"1", "2"}, "the view's /proc"),
+    Claim("seccomp is on", "Seccomp", _is("2"), "the filter"),
+    Claim("no_new_privs is set", "NoNewPrivs", _is("1"), "no_new_privs"),
     *(
-        _Claim(f"{name} is empty", name, _zero, "dropping capabilities")
+        Claim(f"{name} is empty", name, _zero, "dropping capabilities")
         for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb")
     ),
 )  # fmt: skip

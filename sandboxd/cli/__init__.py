@@ -34,6 +34,9 @@ def run(arguments: list[str]) -> int:
         return fault.exit_status
     except BrokenPipeError:
         return _BROKEN_PIPE
+    except OSError as error:  # of standard output and error; all else is a fault by now
+        complain(f"cannot write: {error.strerror}")
+        return SandboxdError.exit_status
     except KeyboardInterrupt:
         return _INTERRUPTED
 
