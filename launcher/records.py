@@ -4,19 +4,24 @@ Both ends of every channel use this one codec, so no structure is written twice.
 exactly what the annotations say: no unknown, missing or duplicate member, no ``bool`` where an
 ``int`` is due, no number that is not an integer. Strings may hold undecodable bytes as lone
 surrogates (os.fsencode), and come back as they were.
+
+What an annotation means is worked out once a class (`prepare`), since every run crosses three
+channels and two of them end in processes just forked.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 R = TypeVar("R")
-_HINTS: dict[Any, dict[str, Any]] = {}
+Converter = Callable[[Any], Any]
+_MISSING = dataclasses.MISSING
 
 
 class Malformed(ValueError):
@@ -27,31 +32,48 @@ class Malformed(ValueError):
         self.where = where
         self.problem = problem
 
+    def below(self, step: str) -> Malformed:
+        """Return the same problem, seen from one level further up."""
+        joint = "." if self.where and not self.where.startswith("[") else ""
+        return Malformed(f"{step}{joint}{self.where}", self.problem)
+
 
 def prepare(*classes: type) -> None:
-    """Look up the annotations of message classes now; a process forked later has them."""
-    for cls in classes:
-        for hint in _hints(cls).values():
-            for part in (hint, *typing.get_args(hint)):
-                if dataclasses.is_dataclass(part):
-                    prepare(typing.cast("type", part))
+    """Work out the annotations of message classes now; a process forked later has them."""
+    for cls in typing.cast("tuple[Any, ...]", classes):
+        _converter_of_class(cls)
+        _names(cls)
 
 
 def to_plain(value: object) -> Any:  # noqa: ANN401  # JSON has no narrower type
     """Turn dataclasses, tuples and dictionaries into what `json.dumps` takes."""
-    if dataclasses.is_dataclass(value):
-        return {f: to_plain(getattr(value, f)) for f in _hints(type(value))}
-    if isinstance(value, list | tuple):
-        return [to_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {key: to_plain(item) for key, item in value.items()}
-    return value
+    kind: Any = type(value)
+    if kind in _ATOMS:
+        return value
+    if kind is tuple or kind is list:
+        return [to_plain(item) for item in value]  # type: ignore[attr-defined]  # it is one
+    if kind is dict:
+        return {key: to_plain(item) for key, item in value.items()}  # type: ignore[attr-defined]
+    return {name: to_plain(getattr(value, name)) for name in _names(kind)}
+
+
+_ATOMS = frozenset({str, int, float, bool, type(None)})
+
+
+def _members(value: object) -> dict[str, Any]:
+    kind: Any = type(value)
+    return {name: getattr(value, name) for name in _names(kind)}
+
+
+@functools.cache
+def _names(cls: Any) -> tuple[str, ...]:  # noqa: ANN401  # a dataclass has no common type
+    return tuple(field.name for field in dataclasses.fields(cls))
 
 
 def encode(message: object) -> bytes:
     """Encode a dataclass with its class's name as member ``type``."""
-    plain = {"type": type(message).__name__, **to_plain(message)}
-    return json.dumps(plain, separators=(",", ":")).encode()
+    plain = {"type": type(message).__name__, **_members(message)}
+    return json.dumps(plain, separators=(",", ":"), default=_members).encode()
 
 
 def decode(data: bytes, *accepted: type[R]) -> R:
@@ -87,99 +109,144 @@ def parse(data: bytes | str) -> object:
 
 
 def from_plain(cls: type[R], plain: object, where: str) -> R:
-    """Build the dataclass ``cls`` from a parsed JSON object."""
-    if not isinstance(plain, dict):
-        raise Malformed(where, "an object is needed")
-    hints = _hints(cls)
-    for name in plain:
-        if name not in hints:
-            raise Malformed(f"{where}.{name}".lstrip("."), "unknown member")
-    values = {}
-    for name, hint in hints.items():
-        member = f"{where}.{name}".lstrip(".")
-        if name in plain:
-            values[name] = _convert(hint, plain[name], member)
-        elif not _has_default(cls, name):
-            raise Malformed(member, "missing")
+    """Build the dataclass ``cls`` from a parsed JSON object, which stands at ``where``.
+
+    Raises:
+        Malformed: it has another shape; nothing is converted to make it fit.
+
+    """
     try:
-        return cls(**values)
-    except (TypeError, ValueError) as error:
-        raise Malformed(where, str(error)) from None
+        return typing.cast("R", _converter_of_class(typing.cast("Any", cls))(plain))
+    except Malformed as error:
+        raise error.below(where) if where else error from None
 
 
-def _convert(hint: Any, value: object, where: str) -> Any:  # noqa: ANN401  # any annotation
-    origin = typing.get_origin(hint)
-    if origin in _GENERIC:
-        return _GENERIC[origin](hint, value, where)
-    if dataclasses.is_dataclass(hint):
-        return from_plain(typing.cast("type[Any]", hint), value, where)
-    if hint is Any or hint is object:
-        return value
-    if hint is float and type(value) is int:
-        return float(value)
-    if type(value) is not hint:
-        raise Malformed(where, f"{getattr(hint, '__name__', hint)} is needed")
-    return value
+@functools.cache
+def _converter_of_class(cls: Any) -> Converter:  # noqa: ANN401  # a dataclass has no common type
+    hints = typing.get_type_hints(cls)
+    converters = {name: _converter(hints[name]) for name in _names(cls)}
+    required = {
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.default is _MISSING and field.default_factory is _MISSING
+    }
 
-
-def _convert_sequence(hint: Any, value: object, where: str) -> Any:  # noqa: ANN401
-    if not isinstance(value, list):
-        raise Malformed(where, "a list is needed")
-    item = typing.get_args(hint)[0]
-    items = (_convert(item, each, f"{where}[{i}]") for i, each in enumerate(value))
-    return list(items) if typing.get_origin(hint) is list else tuple(items)
-
-
-def _convert_mapping(hint: Any, value: object, where: str) -> Any:  # noqa: ANN401
-    if not isinstance(value, dict):
-        raise Malformed(where, "an object is needed")
-    item = typing.get_args(hint)[1]
-    return {key: _convert(item, each, f"{where}.{key}") for key, each in value.items()}
-
-
-def _convert_literal(hint: Any, value: object, where: str) -> Any:  # noqa: ANN401
-    choices = typing.get_args(hint)
-    if not any(value == choice and type(value) is type(choice) for choice in choices):
-        raise Malformed(where, f"not one of {', '.join(map(str, choices))}")
-    return value
-
-
-def _convert_union(hint: Any, value: object, where: str) -> Any:  # noqa: ANN401  # any annotation
-    options = typing.get_args(hint)
-    if value is None and types.NoneType in options:
-        return None
-    problem: Malformed | None = None
-    for option in options:
-        if option is types.NoneType:
-            continue
+    def convert(plain: object) -> object:
+        if not isinstance(plain, dict):
+            raise Malformed("", "an object is needed")
+        values = {}
+        for name, value in plain.items():
+            converter = converters.get(name)
+            if converter is None:
+                raise Malformed(name, "unknown member")
+            try:
+                values[name] = converter(value)
+            except Malformed as error:
+                raise error.below(name) from None
+        for name in required:
+            if name not in values:
+                raise Malformed(name, "missing")
         try:
-            return _convert(option, value, where)
-        except Malformed as error:
-            problem = error
-    raise problem or Malformed(where, "no value is possible")
+            return cls(**values)
+        except (TypeError, ValueError) as error:
+            raise Malformed("", str(error)) from None
+
+    return convert
 
 
-_GENERIC: dict[Any, Callable[[Any, object, str], Any]] = {
-    tuple: _convert_sequence,
-    list: _convert_sequence,
-    dict: _convert_mapping,
-    typing.Literal: _convert_literal,
-    typing.Union: _convert_union,
-    types.UnionType: _convert_union,
-}
+def _converter(hint: Any) -> Converter:  # noqa: ANN401  # any annotation
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin in {typing.Union, types.UnionType}:
+        return _union(parts)
+    if origin in {tuple, list}:
+        return _sequence(origin, _converter(parts[0]))
+    if origin is dict:
+        return _mapping(_converter(parts[1]))
+    if origin is typing.Literal:
+        return _literal(parts)
+    return _plain_converter(hint)
 
 
-def _hints(cls: Any) -> dict[str, Any]:  # noqa: ANN401  # a dataclass has no common type
-    if cls not in _HINTS:
-        names = {field.name for field in dataclasses.fields(cls)}
-        _HINTS[cls] = {k: v for k, v in typing.get_type_hints(cls).items() if k in names}
-    return _HINTS[cls]
+def _plain_converter(hint: Any) -> Converter:  # noqa: ANN401  # any annotation
+    if dataclasses.is_dataclass(hint):
+        return _converter_of_class(typing.cast("Any", hint))
+    if hint is Any or hint is object:
+        return lambda value: value
+    return _float if hint is float else _exactly(hint)
 
 
-def _has_default(cls: Any, name: str) -> bool:  # noqa: ANN401  # a dataclass has no common type
-    missing = dataclasses.MISSING
-    field = cls.__dataclass_fields__[name]
-    return field.default is not missing or field.default_factory is not missing
+def _sequence(kind: Callable[[Iterable[Any]], Any], item: Converter) -> Converter:
+    def convert(value: object) -> object:
+        if not isinstance(value, list):
+            raise Malformed("", "a list is needed")
+        items = []
+        for position, each in enumerate(value):
+            try:
+                items.append(item(each))
+            except Malformed as error:
+                raise error.below(f"[{position}]") from None
+        return kind(items)
+
+    return convert
+
+
+def _mapping(item: Converter) -> Converter:
+    def convert(value: object) -> object:
+        if not isinstance(value, dict):
+            raise Malformed("", "an object is needed")
+        items = {}
+        for name, each in value.items():
+            try:
+                items[name] = item(each)
+            except Malformed as error:
+                raise error.below(name) from None
+        return items
+
+    return convert
+
+
+def _literal(choices: tuple[Any, ...]) -> Converter:
+    def convert(value: object) -> object:
+        if not any(value == choice and type(value) is type(choice) for choice in choices):
+            raise Malformed("", f"not one of {', '.join(map(str, choices))}")
+        return value
+
+    return convert
+
+
+def _union(options: tuple[Any, ...]) -> Converter:
+    converters = [_converter(option) for option in options if option is not types.NoneType]
+    optional = types.NoneType in options
+
+    def convert(value: object) -> object:
+        if value is None and optional:
+            return None
+        problem = Malformed("", "no value is possible")
+        for converter in converters:
+            try:
+                return converter(value)
+            except Malformed as error:
+                problem = error
+        raise problem
+
+    return convert
+
+
+def _float(value: object) -> object:
+    if type(value) is int:
+        return float(value)
+    if type(value) is not float:
+        raise Malformed("", "float is needed")
+    return value
+
+
+def _exactly(kind: type) -> Converter:
+    def convert(value: object) -> object:
+        if type(value) is not kind:
+            raise Malformed("", f"{kind.__name__} is needed")
+        return value
+
+    return convert
 
 
 def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
