@@ -94,6 +94,10 @@ class Engine:
     ) -> Run:
         """Run it to its end. Owns ``prepared`` from the call on; ``stdin_fd`` stays the caller's.
 
+        ``on_event`` is awaited for one event after the other and bounds its own waiting: while it
+        waits the output is not read, and the record is returned only after the last event. It is
+        cancelled if the run is cancelled once more after its end.
+
         Raises:
             SetupFailed: a protection could not be put in force; nothing was started.
             Unavailable: there is no launcher now; nothing was started.
@@ -232,8 +236,8 @@ class Engine:
             self._last_start = loop.time()
             try:
                 await self._connect()
-            except SetupFailed as fault:
-                log("launcher_not_started", problem=fault.message)
+            except (SetupFailed, OSError) as fault:
+                log("launcher_not_started", problem=str(fault))
             else:
                 self.launcher_restarts += 1
 

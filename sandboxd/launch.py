@@ -80,21 +80,33 @@ def start_launcher() -> Launched:
     directories = _module_directories()
     ours, theirs = channel.pair()
     with theirs:
-        argv = [sys.executable, "-I", "-S", "-B", "-c", _BOOTSTRAP, *directories]
-        pid = os.posix_spawn(
-            sys.executable,
-            argv,
-            _ENVIRONMENT,
-            file_actions=[
-                (os.POSIX_SPAWN_DUP2, theirs.fileno(), _CONTROL_FD),
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
-            ],
-            setsid=True,
-            setsigmask=[],
-            setsigdef=_DEFAULT_SIGNALS,
-        )
-    return Launched(pid=pid, pidfd=os.pidfd_open(pid), control=ours)
+        try:
+            pid = _spawn(theirs.fileno(), directories)
+        except OSError:
+            ours.close()
+            raise
+    try:
+        return Launched(pid=pid, pidfd=os.pidfd_open(pid), control=ours)
+    except OSError:
+        ours.close()  # it ends by that
+        os.waitpid(pid, 0)
+        raise
+
+
+def _spawn(control_fd: int, directories: list[str]) -> int:
+    return os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-I", "-S", "-B", "-c", _BOOTSTRAP, *directories],
+        _ENVIRONMENT,
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, control_fd, _CONTROL_FD),
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+        ],
+        setsid=True,
+        setsigmask=[],
+        setsigdef=_DEFAULT_SIGNALS,
+    )
 
 
 def _module_directories() -> list[str]:

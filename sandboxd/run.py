@@ -33,7 +33,7 @@ from sandboxd.watchdog import Watch
 _KILL_S = 0.25  # for init to end all processes and report, before it is ended itself
 _GIVE_UP_S = 5.0  # for the launcher to report the end of a killed init (L04)
 _OUTPUT_S = 1.0  # from the command's end to that of its output
-_PATIENCE_S = 5.0  # for a client to take an event after the command's end
+_PATIENCE_S = 90.0  # for one event after the command's end; the daemon bounds a client sooner
 
 
 class Life:

@@ -100,7 +100,7 @@ class Told:
     """Everything a run's client was told; ``act`` is called on each event."""
 
     events: list[Event] = field(default_factory=list)
-    act: Callable[[Event], Awaitable[None] | None] | None = None
+    act: Callable[[Event], Awaitable[object] | None] | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __call__(self, event: Event) -> None:

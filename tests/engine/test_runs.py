@@ -264,22 +264,45 @@ def test_events_come_in_order_and_the_record_has_the_same_output() -> None:
 
 def test_the_wall_limit_holds_while_the_client_takes_nothing() -> None:
     async def body(bench: Bench) -> Run:
-        taken = asyncio.Event()
-
         async def wait(event: Event) -> None:
             if event.kind == "output":
-                taken.set()
                 await asyncio.Event().wait()
 
         limits = bounds(wall_ms=400, output_bytes=8 << 20)
-        prepared = prepare(["/usr/bin/yes"], limits=limits)
-        _, running = bench.start(prepared, Told(act=wait))
-        await taken.wait()
+        told = Told(act=wait)
+        name, running = bench.start(prepare(["/usr/bin/yes"], limits=limits), told)
+        await told.printed(b"y")
+        await end_of(told.events[0].pid)
+        assert bench.engine.cancel(name)  # now only the client keeps it from its record
         return await running
 
     run = with_bench(body)
     assert (run.status, run.limit) == ("timed_out", "wall")
     assert 0 < run.stdout.total_bytes < 8 << 20, "it was held up, and its last words were read"
+
+
+async def end_of(pid: int) -> None:
+    loop, pidfd, ended = asyncio.get_running_loop(), os.pidfd_open(pid), asyncio.Event()
+    loop.add_reader(pidfd, ended.set)
+    await ended.wait()
+    loop.remove_reader(pidfd)
+    os.close(pidfd)
+
+
+def test_a_client_that_is_only_slow_gets_every_event() -> None:
+    async def body(bench: Bench) -> tuple[Run, Told]:
+        told, resume = Told(), asyncio.Event()
+        told.act = lambda event: resume.wait() if event.kind == "output" else None
+        prepared = prepare(["/usr/bin/head", "-c", "1000000", "/dev/zero"],
+                           limits=bounds(output_bytes=1 << 20))  # fmt: skip
+        _, running = bench.start(prepared, told)
+        await told.printed(b"\0")
+        resume.set()
+        return await running, told
+
+    run, told = with_bench(body)
+    assert run.ok
+    assert told.output() == run.stdout.bytes() == bytes(1_000_000)
 
 
 def test_the_record_says_what_ran_and_under_what() -> None:
