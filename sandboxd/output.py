@@ -26,8 +26,8 @@ class Keeper:
 
     def __init__(self, limit_bytes: int, keep: Literal["head+tail", "head", "tail"]) -> None:
         shares = {"head+tail": limit_bytes - limit_bytes // 2, "head": limit_bytes, "tail": 0}
-        self._head_limit = shares[keep]
-        self._tail_limit = limit_bytes - self._head_limit
+        self.head_limit = shares[keep]
+        self._tail_limit = limit_bytes - self.head_limit
         self._head = bytearray()
         self._tail = bytearray()
         self._hash = hashlib.sha256()
@@ -37,7 +37,7 @@ class Keeper:
         """Take the next bytes of the stream."""
         self._hash.update(data)
         self.total_bytes += len(data)
-        room = self._head_limit - len(self._head)
+        room = self.head_limit - len(self._head)
         if room > 0:
             self._head += data[:room]
             data = data[room:]
@@ -129,7 +129,9 @@ class Capture:
         self._fd = fd
         self._event = event
         self._keeper = Keeper(bounds.output_bytes, bounds.output_keep)
-        self._untold_bytes = bounds.output_bytes  # how much may still go into events
+        # Events carry the head alone: with the tail of the record, which comes at the end, a
+        # client is never sent more than the bound.
+        self._untold_bytes = self._keeper.head_limit
         self._total_limit = bounds.output_total_bytes
         self._pending = b""
         self._buffer = buffer

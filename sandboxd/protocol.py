@@ -264,7 +264,8 @@ class Event:
     """Something that happened during a run, in order.
 
     "started": ``pid`` (on the host). "output": ``stream``, ``encoding`` and ``data`` as in
-    `Stream`; no more than the profile's bound is ever sent. "ended": the final record follows.
+    `Stream`; only the beginning that is kept is sent so, the end is in the record. "ended": the
+    final record follows.
     """
 
     kind: Literal["started", "output", "ended"]

@@ -19,11 +19,12 @@ from collections.abc import Callable
 
 from sandboxd.client import Client
 
-BWRAP = (
-    "--unshare-all --cap-drop ALL --new-session --die-with-parent --clearenv --ro-bind /usr /usr "
-    "--symlink usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 --ro-bind /etc /etc "
-    "--proc /proc --dev /dev --tmpfs /tmp"
-).split()
+BWRAP = [
+    *("--unshare-all", "--cap-drop", "ALL", "--new-session", "--die-with-parent", "--clearenv"),
+    *("--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--symlink", "usr/lib", "/lib"),
+    *("--symlink", "usr/lib64", "/lib64", "--ro-bind", "/etc", "/etc"),
+    *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"),  # noqa: S108  # inside
+]
 TRUE = "/bin/true"
 
 
