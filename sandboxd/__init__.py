@@ -2,6 +2,21 @@
 
 `Client`, `AsyncClient` and what they return and raise; each is imported when it is first used, so
 that ``import sandboxd`` costs nothing.
+
+The modules, by side; each begins with the question it answers (tests/test_layout.py keeps it so):
+
+both        protocol errors endpoints units
+client      client aclient lines wire messages calls outgoing feed autostart doctor doctor_probe
+            doctor_report cli
+daemon      daemon startup settings service sockets server connection peer varlink describe agent
+            admin log clock
+requests    allowlist admission arguments argv targets workspace executables environment patterns
+            refusals canonical prepared gate
+profiles    profile profile_arguments profile_sections profile_checks profile_inheritance
+            profile_source profile_text profile_trial profiles host_grants interpreters
+state       proposing proposals store database
+runs        turnstile execution runs engine surroundings run sandbox launch link planner openings
+            baseview etcfiles output telling watchdog outcome record
 """
 
 from __future__ import annotations
