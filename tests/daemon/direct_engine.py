@@ -6,6 +6,7 @@ Everything else is the real thing: sockets, policy, store, signals, and the proc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import signal
@@ -40,13 +41,15 @@ class DirectEngine:
         pass
 
     async def stop(self) -> None:
-        for process in self._running.values():
-            process.kill()
+        for run_id in self._running:
+            self.signal(run_id, signal.SIGKILL)
 
     def signal(self, run_id: str, signum: int) -> bool:
         if run_id not in self._running:
             return False
-        self._running[run_id].send_signal(signum)
+        # Not send_signal(): it may reap the process, for which asyncio's own thread waits.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._running[run_id].pid, signum)
         return True
 
     def cancel(self, run_id: str) -> bool:

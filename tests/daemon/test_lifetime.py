@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.harness import PATIENCE_S, Daemon, fault, frame
+from tests.daemon.harness import PATIENCE_S, TOP, Daemon, fault, frame
 from tests.daemon.test_connections import until
 
 MakeDaemon = Callable[..., Daemon]
@@ -182,33 +182,47 @@ def test_it_ends_when_nobody_needs_it(make_daemon: MakeDaemon) -> None:
     daemon.process = None
 
 
+def run_detached(daemon: Daemon) -> subprocess.CompletedProcess[bytes]:
+    """Start ``daemon`` in the background; returns when it serves or has failed."""
+    return subprocess.run(
+        [word for word in daemon.command() if word != "--foreground"],
+        env=os.environ | {"PYTHONPATH": TOP},
+        timeout=PATIENCE_S,
+        check=False,
+        stderr=subprocess.PIPE,
+    )
+
+
 def test_detached_it_serves_and_logs_to_its_own_file(make_daemon: MakeDaemon) -> None:
     daemon = make_daemon("", "--idle-exit", "0.3")
-    command = [word for word in daemon.command() if word != "--foreground"]
-    environment = os.environ | {
-        "PYTHONPATH": os.path.dirname(os.path.dirname(daemon.command()[1]))
-    }
-    environment["PYTHONPATH"] = os.path.dirname(environment["PYTHONPATH"])
-    done = subprocess.run(command, env=environment, timeout=PATIENCE_S, check=False)
-    assert done.returncode == 0
+    assert run_detached(daemon).returncode == 0
     with daemon.agent() as agent:  # it serves already
         assert agent.ask("Run", command="echo")["status"] == "exited"
-        again = subprocess.run(command, env=environment, timeout=PATIENCE_S, check=False)
-        assert again.returncode == 3
+        assert run_detached(daemon).returncode == 3
     until(lambda: not os.path.exists(daemon.agent_path))
     log_path = os.path.join(daemon.state_dir, "daemon.log")
     assert stat.S_IMODE(os.stat(log_path).st_mode) == 0o600
     with open(log_path, encoding="ascii") as file:
         assert "serving" in file.read()
+
+
+def plant_fifo(_: str, path: str) -> None:
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("plant", [os.symlink, plant_fifo])
+def test_a_log_that_is_no_file_of_its_own_is_not_written_to(
+    make_daemon: MakeDaemon, plant: Callable[[str, str], None]
+) -> None:
+    daemon = make_daemon()
     victim = os.path.join(daemon.directory, "victim")
-    os.rename(log_path, victim)
-    before = os.stat(victim).st_size
-    os.symlink(victim, log_path)
-    refused = subprocess.run(
-        command, env=environment, timeout=PATIENCE_S, check=False, stderr=subprocess.PIPE
-    )
-    assert refused.returncode == 1
-    assert os.stat(victim).st_size == before
+    with open(victim, "xb"):
+        pass
+    os.mkdir(daemon.state_dir, 0o700)
+    plant(victim, os.path.join(daemon.state_dir, "daemon.log"))
+    assert run_detached(daemon).returncode == 1
+    assert os.stat(victim).st_size == 0
+    assert not os.path.exists(daemon.agent_path)
 
 
 @contextlib.contextmanager
@@ -323,10 +337,9 @@ def test_the_daemon_waits_without_work(make_daemon: MakeDaemon) -> None:
 
 
 def test_the_program_says_how_it_is_used() -> None:
-    top = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     done = subprocess.run(
         [sys.executable, "-m", "sandboxd.daemon", "--help"],
-        cwd=top,
+        cwd=TOP,
         capture_output=True,
         check=True,
     )
