@@ -294,7 +294,7 @@ def test_a_client_that_is_only_slow_gets_every_event() -> None:
         told, resume = Told(), asyncio.Event()
         told.act = lambda event: resume.wait() if event.kind == "output" else None
         prepared = prepare(["/usr/bin/head", "-c", "1000000", "/dev/zero"],
-                           limits=bounds(output_bytes=1 << 20))  # fmt: skip
+                           limits=bounds(output_bytes=1 << 20, output_keep="head"))  # fmt: skip
         _, running = bench.start(prepared, told)
         await told.printed(b"\0")
         resume.set()
