@@ -55,7 +55,8 @@ install_base_packages() {
 }
 
 # make_venv EXTRA…: an environment with the dependencies of these extras, kept between calls.
-# Its name holds a digest of what it was made from, so a change makes a new one.
+# Its name holds a digest of what it was made from, so a change makes a new one; with VENV_OWNER
+# set it is that checkout's alone.
 make_venv() {
     local python base digest packages
     python=$(find_python)
@@ -72,7 +73,8 @@ PY
     if [ "$(id -u)" = 0 ]; then base=/var/cache/sandboxd; else
         base=${XDG_CACHE_HOME:-$HOME/.cache}/sandboxd
     fi
-    digest=$(printf '%s\n' "$("$python" -V)" "${packages[@]}" | sha256sum | cut -c1-12)
+    digest=$(printf '%s\n' "$("$python" -V)" "${packages[@]}" "${VENV_OWNER:-}" |
+        sha256sum | cut -c1-12)
     VENV=$base/venv-$digest
     [ -e "$VENV/complete" ] && return
     say "making a Python environment in $VENV"
@@ -81,7 +83,8 @@ PY
         rm -rf "$VENV"
         mkdir -p "$base"
         "$python" -m venv "$VENV"
-        "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "${packages[@]}"
+        "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check \
+            --use-pep517 "${packages[@]}"
         touch "$VENV/complete"
     ) >&2
 }
