@@ -13,7 +13,8 @@ daemon      daemon startup settings service sockets server connection peer varli
 requests    allowlist admission arguments argv targets workspace executables environment patterns
             refusals canonical prepared gate
 profiles    profile profile_arguments profile_sections profile_checks profile_inheritance
-            profile_source profile_text profile_trial profiles host_grants interpreters
+            profile_source profile_text profile_trial profile_wording profiles host_grants
+            interpreters
 state       proposing proposals store database
 runs        turnstile execution runs engine surroundings run sandbox launch link planner openings
             baseview etcfiles output telling watchdog outcome record

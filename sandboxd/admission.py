@@ -22,10 +22,13 @@ from sandboxd.profile import Profile
 from sandboxd.profiles import ProfileSet
 from sandboxd.protocol import Denial, ReasonCode, Request
 from sandboxd.refusals import bare, refuse, shown
-from sandboxd.targets import open_targets
+from sandboxd.targets import open_targets, without_workspace
 from sandboxd.workspace import open_workspace
 
 Denials = tuple[Denial, ...]
+_INSTALL = "install it, then reload the profiles (`sandboxctl reload`)"
+_MEND = "mend what the message names, then reload the profiles (`sandboxctl reload`)"
+_RELOAD = "when the program is as it should be, reload the profiles (`sandboxctl reload`)"
 
 
 class _Stop(Exception):
@@ -118,18 +121,24 @@ def _open_executable(profile: Profile, keep: Callable[[int], int]) -> OpenedExec
     """Open the program as pinned at load; any difference is a refusal."""
     section, pinned = profile.executable, profile.pinned
     if pinned is None:
-        raise _Stop(_executable(profile, "EXECUTABLE_UNUSABLE", str(profile.executable_problem)))
+        why = str(profile.executable_problem)
+        raise _Stop(_executable(profile, "EXECUTABLE_UNUSABLE", why, _INSTALL))
     try:
         found, fd = executables.open_pinned(section.path)
         keep(fd)
-        same = found == pinned
-        if same and section.sha256 is not None:
-            same = executables.sha256_of(found.file) == section.sha256
+        problem = executables.content_problem(found.file, section.sha256)
+    except executables.Missing as missing:
+        raise _Stop(_executable(profile, "EXECUTABLE_UNUSABLE", str(missing), _INSTALL)) from None
     except executables.Unusable as unusable:
-        raise _Stop(_executable(profile, "EXECUTABLE_UNUSABLE", str(unusable))) from None
-    if not same:
-        changed = f"cannot run {section.path}; it is not the file that was pinned"
-        raise _Stop(_executable(profile, "EXECUTABLE_CHANGED", changed))
+        raise _Stop(_executable(profile, "EXECUTABLE_UNUSABLE", str(unusable), _MEND)) from None
+    if problem is not None:
+        advice = (
+            f"when it is as it should be, `sandboxctl profile pin {profile.name}`, then reload"
+        )
+        raise _Stop(_executable(profile, "EXECUTABLE_CHANGED", problem, advice))
+    if found != pinned:
+        changed = f"cannot run {section.path}; it has changed since the profiles were loaded"
+        raise _Stop(_executable(profile, "EXECUTABLE_CHANGED", changed, _RELOAD))
     script = found.file if found.interpreter is not None else None
     program = found.interpreter or found.file
     return OpenedExecutable(
@@ -145,7 +154,7 @@ def _open_executable(profile: Profile, keep: Callable[[int], int]) -> OpenedExec
     )
 
 
-def _executable(profile: Profile, reason: ReasonCode, message: str) -> Denial:
+def _executable(profile: Profile, reason: ReasonCode, message: str, advice: str) -> Denial:
     return refuse(
         "executable",
         profile.executable.path,
@@ -153,7 +162,7 @@ def _executable(profile: Profile, reason: ReasonCode, message: str) -> Denial:
         message,
         profile=profile.name,
         rule=f"{profile.name}: executable.path",
-        advice="when the program is as it should be, reload the profiles",
+        advice=advice,
     )
 
 
@@ -171,9 +180,11 @@ def _targets(
     workspace: Workspace | None,
     keep: Callable[[int], int],
 ) -> tuple[OpenedTarget, ...]:
-    if workspace is None:  # the loader refuses path arguments without a workspace
-        return ()
-    targets, denials = open_targets(profile, values, workspace.fd, keep)
+    targets: tuple[OpenedTarget, ...] = ()
+    if workspace is None:
+        denials = without_workspace(profile, values)
+    else:
+        targets, denials = open_targets(profile, values, workspace.fd, keep)
     if denials:
         raise _Stop(*denials)
     return targets

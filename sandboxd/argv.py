@@ -3,7 +3,8 @@
 A template's element is literal text with ``{name}`` for a value and ``{name...}`` for every item
 of a list (the element is then repeated); ``{{`` and ``}}`` are braces. A value may begin with "-"
 only where that cannot make it an option: behind a literal "--", directly behind an option of its
-own ("-e", "{pattern}"), or attached to literal text ("--glob={g}").
+own ("-e", "{pattern}"), or attached to literal text ("--glob={g}"). Where a template puts "./"
+before a path, the path "." stays ".".
 """
 
 from __future__ import annotations
@@ -153,11 +154,17 @@ def holds(condition: Conditional, values: Mapping[str, Value]) -> bool:
 def _elements(site: Site, values: Mapping[str, Value]) -> Iterator[str]:
     spread = next((slot.name for slot in site.slots if slot.spread), None)
     if spread is None:
-        yield "".join(_text(part, values) for part in site.parts)
+        yield _filled(site, values)
         return
     items = values[spread]
     for item in items if isinstance(items, tuple) else ():
-        yield "".join(_text(part, {**values, spread: item}) for part in site.parts)
+        yield _filled(site, {**values, spread: item})
+
+
+def _filled(site: Site, values: Mapping[str, Value]) -> str:
+    """Write one element. "./" before the workspace itself adds nothing, so it is left out."""
+    element = "".join(_text(part, values) for part in site.parts)
+    return "." if site.slots and element == "./." else element
 
 
 def _text(part: str | Slot, values: Mapping[str, Value]) -> str:

@@ -80,7 +80,10 @@ def open_pinned(path: str) -> tuple[Pinned, int]:
     if line is None:
         return Pinned(file=file), fd
     os.close(fd)
-    interpreter, interpreter_fd = _open_one(line[0])
+    try:
+        interpreter, interpreter_fd = _open_one(line[0])
+    except Missing:
+        raise Missing(f"cannot run {path}; its interpreter {line[0]} is missing") from None
     if _closing_on_error(interpreter_fd, line[0]) is not None:
         os.close(interpreter_fd)
         raise Unusable(f"cannot run {path}; its interpreter {line[0]} is a script itself")
@@ -94,6 +97,18 @@ def _closing_on_error(fd: int, path: str) -> tuple[str, str | None] | None:
     except BaseException:
         os.close(fd)
         raise
+
+
+def content_problem(pin: Pin, sha256: str | None) -> str | None:
+    """Say that the file is not the one with this ``sha256``, if so; None asks for none.
+
+    Raises:
+        Unusable: it cannot be read, or is another file now.
+
+    """
+    if sha256 is None or sha256_of(pin) == sha256:
+        return None
+    return f"cannot run {pin.path}; the program is not the one pinned by the profile's sha256"
 
 
 def sha256_of(pin: Pin) -> str:

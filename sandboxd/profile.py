@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -17,6 +17,9 @@ from sandboxd.errors import UsageError
 from sandboxd.executables import Pinned
 from sandboxd.profile_arguments import Argument, Section
 from sandboxd.profile_sections import (
+    MEMORY_LEAST,
+    OUTPUT_LEAST,
+    WALL_LEAST,
     ApprovalSection,
     ArgvSection,
     EnvironmentSection,
@@ -35,13 +38,20 @@ from sandboxd.protocol import Tightening
 if TYPE_CHECKING:
     from sandboxd.prepared import Bounds
 
-_NARROWED: dict[
-    str, tuple[str, Callable[[int], str]]
-] = {  # Tightening's field → the limit and how people write it
-    "wall_ms": ("wall_ms", units.show_duration),
-    "memory": ("memory_bytes", units.show_size),
-    "pids": ("pids", str),
-    "output": ("output_bytes", units.show_size),
+
+class _Narrowed(NamedTuple):
+    """A limit that a request may narrow, down to ``least``, and how people write it."""
+
+    limit: str
+    least: int
+    show: Callable[[int], str]
+
+
+_NARROWED = {  # by Tightening's field
+    "wall_ms": _Narrowed("wall_ms", units.parse_duration(WALL_LEAST), units.show_duration),
+    "memory": _Narrowed("memory_bytes", units.parse_size(MEMORY_LEAST), units.show_size),
+    "pids": _Narrowed("pids", 1, str),
+    "output": _Narrowed("output_bytes", units.parse_size(OUTPUT_LEAST), units.show_size),
 }
 
 
@@ -70,7 +80,8 @@ class Profile(ProfileFile):
     """A command of the allowlist, complete.
 
     ``digest`` is SHA-256, in hexadecimal, over the canonical JSON of what is in force; ``source``
-    is the file. Without ``pinned`` the command cannot run, and ``executable_problem`` says why.
+    is the file. With an ``executable_problem`` the command cannot run: the program is missing
+    (``pinned`` is None), or is not the one of the profile's sha256.
     """
 
     executable: ExecutableSection
@@ -101,10 +112,10 @@ class Profile(ProfileFile):
     def excesses(self, tightening: Tightening) -> dict[str, str]:
         """Say, by field of ``tightening``, which values do not narrow this profile, and why."""
         problems = {}
-        for name, (limit, show) in _NARROWED.items():
+        for name, (limit, least, show) in _NARROWED.items():
             value, most = getattr(tightening, name), getattr(self.limits, limit)
-            if value is not None and not 0 < value <= most:
-                problems[name] = f"{value} is not from 1 to {most} ({show(most)})"
+            if value is not None and not least <= value <= most:
+                problems[name] = f"{show(value)} is not from {show(least)} to {show(most)}"
         return problems
 
     def bounds(self, tightening: Tightening) -> Bounds:
@@ -119,9 +130,10 @@ class Profile(ProfileFile):
         for name, problem in self.excesses(tightening).items():
             raise UsageError(f"cannot narrow limits.{name}; {problem}", field=f"limits.{name}")
         values = {field.name: getattr(self.limits, field.name) for field in fields(Bounds)}
-        for name, (limit, _) in _NARROWED.items():
+        for name, narrowed in _NARROWED.items():
             value = getattr(tightening, name)
-            values[limit] = values[limit] if value is None else value
+            if value is not None:
+                values[narrowed.limit] = value
         return Bounds(**values)
 
 

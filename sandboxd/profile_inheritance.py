@@ -21,7 +21,6 @@ _RISK = ("high", "medium", "low")  # each tuple goes from the narrow to the wide
 _ACCESS = ("none", "read", "write")
 _NETWORK = ("none", "loopback")
 _MODE = ("deny", "ask", "allow_safe", "allow")
-_SCOPE = ("exact", "command")
 _BASE = ("strict", "default")
 _LIMITS = ("wall", "grace", "cpu", "memory", "file_size", "output", "output_total")
 _COUNTS = ("pids", "files", "concurrency")
@@ -91,18 +90,9 @@ def _plain(section: Any) -> dict[str, Any]:  # noqa: ANN401  # a pydantic model'
 
 def _approval(child: ApprovalSection, parent: ApprovalSection) -> Iterator[Fault]:
     yield from _order(("approval", "mode"), child.mode, parent.mode, _MODE)
-    yield from _order(("approval", "scope"), child.scope, parent.scope, _SCOPE)
-    if parent.approver not in {"any", child.approver}:
-        text = f'cannot change approver; the extended profile says "{parent.approver}"'
-        yield Fault(("approval", "approver"), text)
-    for name, wider in (
-        ("expires", child.expires_ms > parent.expires_ms),
-        ("uses", child.uses > parent.uses),
-        ("refusal_lasts", child.refusal_lasts_ms < parent.refusal_lasts_ms),
-    ):
-        if wider:
-            text = f"cannot change {name} to this; it widens what the extended profile says"
-            yield Fault(("approval", name), text)
+    if child.expires_ms > parent.expires_ms:
+        text = "cannot raise expires; the extended profile's value is the most"
+        yield Fault(("approval", "expires"), text)
 
 
 def _view(child: ProfileFile, parent: ProfileFile) -> Iterator[Fault]:

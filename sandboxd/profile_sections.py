@@ -6,8 +6,9 @@ key that a later version will have is refused by name, never accepted and ignore
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
@@ -17,6 +18,10 @@ from sandboxd.patterns import check_pattern
 from sandboxd.profile_arguments import Section
 from sandboxd.protocol import ReasonCode
 
+MEMORY_LEAST = "16MiB"  # init, which is charged to the same cgroup, needs some of it
+WALL_LEAST = "1ms"
+OUTPUT_LEAST = "1B"
+_DIGITS = re.compile(r"[0-9]{1,12}", re.ASCII)
 _NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 
 
@@ -34,28 +39,67 @@ def _not_yet(*words: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def _quantity(
-    parse: Callable[[str], int], show: Callable[[int], str], least: str, most: str
-) -> BeforeValidator:
-    lowest, highest = parse(least), parse(most)
+def _only(key: str, only: object) -> BeforeValidator:
+    """Accept the value that is in force, so that a file may say it, and no other."""
+    shown = f'"{only}"' if isinstance(only, str) else str(only)
+
+    def check(value: object) -> object:
+        if type(value) is not type(only) or value != only:
+            raise ValueError(
+                f"cannot use another {key} than {shown}; others are not supported by this version"
+            )
+        return value
+
+    return BeforeValidator(check)
+
+
+class _Kind(NamedTuple):
+    """A kind of quantity: how it is read and shown, and what a bare number may have meant."""
+
+    name: str
+    parse: Callable[[str], int]
+    show: Callable[[int], str]
+    guess: Callable[[int, int, int], str | None]
+    example: str
+
+
+_SIZE = _Kind("size", units.parse_size, units.show_size, units.guess_size, "64MiB")
+_DURATION = _Kind(
+    "duration", units.parse_duration, units.show_duration, units.guess_duration, "30s"
+)
+
+
+def _quantity(kind: _Kind, least: str, most: str) -> BeforeValidator:
+    lowest, highest = kind.parse(least), kind.parse(most)
 
     def read(value: object) -> int:
-        if not isinstance(value, str):
-            raise ValueError(f'cannot read it as a quantity; write it like "{least}"')  # noqa: TRY004  # pydantic reports ValueError only
-        number = parse(value)
+        bare = _bare(value)
+        if bare is not None or not isinstance(value, str):
+            guess = None if bare is None else kind.guess(bare, lowest, highest)
+            raise ValueError(
+                f'cannot read {kind.name} {value!r}; write it like "{guess or kind.example}"'
+            )
+        number = kind.parse(value)
         if not lowest <= number <= highest:
-            raise ValueError(f"cannot use {show(number)}; from {least} to {most} may be")
+            raise ValueError(f"cannot use {kind.show(number)}; from {least} to {most} may be")
         return number
 
     return BeforeValidator(read)
 
 
+def _bare(value: object) -> int | None:
+    """Return what is a whole number and nothing else, with or without quotes."""
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def _size(least: str, most: str) -> BeforeValidator:
-    return _quantity(units.parse_size, units.show_size, least, most)
+    return _quantity(_SIZE, least, most)
 
 
 def _duration(least: str, most: str) -> BeforeValidator:
-    return _quantity(units.parse_duration, units.show_duration, least, most)
+    return _quantity(_DURATION, least, most)
 
 
 Name = Annotated[str, Field(pattern=_NAME)]
@@ -116,9 +160,13 @@ class ArgvSection(Section):
 
 
 class WorkspaceSection(Section):
-    """What the command may do in the directory that the client grants."""
+    """What the command may do in the directory that the client grants.
+
+    With ``required = false`` it also runs without one, as long as no argument is a path.
+    """
 
     access: Annotated[Literal["none", "read", "write"], _not_yet("overlay")] = "none"
+    required: bool = True
     protect: Unsupported = Field(default=None, exclude=True)
 
 
@@ -155,16 +203,20 @@ class LimitsSection(Section):
     passes it. ``grace`` is the time between the first signal and SIGKILL.
     """
 
-    wall_ms: Annotated[int, _duration("1ms", "24h")] = Field(default=30_000, alias="wall")
+    wall_ms: Annotated[int, _duration(WALL_LEAST, "24h")] = Field(default=30_000, alias="wall")
     grace_ms: Annotated[int, _duration("0ms", "1m")] = Field(default=2000, alias="grace")
     cpu_ms: Annotated[int, _duration("1ms", "24h")] = Field(default=20_000, alias="cpu")
-    memory_bytes: Annotated[int, _size("1MiB", "1TiB")] = Field(default=512 << 20, alias="memory")
+    memory_bytes: Annotated[int, _size(MEMORY_LEAST, "1TiB")] = Field(
+        default=512 << 20, alias="memory"
+    )
     pids: int = Field(default=64, ge=1, le=32768)
     files: int = Field(default=256, ge=8, le=1 << 20)
     file_size_bytes: Annotated[int, _size("0B", "1TiB")] = Field(
         default=256 << 20, alias="file_size"
     )
-    output_bytes: Annotated[int, _size("1B", "16MiB")] = Field(default=64 << 10, alias="output")
+    output_bytes: Annotated[int, _size(OUTPUT_LEAST, "16MiB")] = Field(
+        default=64 << 10, alias="output"
+    )
     output_keep: Literal["head+tail", "head", "tail"] = "head+tail"
     output_total_bytes: Annotated[int, _size("1B", "1TiB")] | None = Field(
         default=None, alias="output_total"
@@ -173,16 +225,19 @@ class LimitsSection(Section):
 
 
 class ApprovalSection(Section):
-    """Who must agree before a run. Where nothing is said, a human is asked each time."""
+    """Who must agree before a run. Where nothing is said, a human is asked each time.
+
+    What an approver allows is one run of exactly the request that was shown. ``approver``,
+    ``scope``, ``uses`` and ``refusal_lasts`` can be written, but only as they are by default: this
+    version has no wider grants, and it does not remember refusals.
+    """
 
     mode: Literal["deny", "ask", "allow_safe", "allow"] = "ask"
-    approver: Literal["human", "client", "any"] = "human"
-    scope: Literal["exact", "command"] = "exact"
+    approver: Annotated[Literal["human"], _only("approver", "human")] = "human"
+    scope: Annotated[Literal["exact"], _only("scope", "exact")] = "exact"
     expires_ms: Annotated[int, _duration("1s", "24h")] = Field(default=900_000, alias="expires")
-    uses: int = Field(default=1, ge=1, le=1000)
-    refusal_lasts_ms: Annotated[int, _duration("0ms", "24h")] = Field(
-        default=300_000, alias="refusal_lasts"
-    )
+    uses: Annotated[Literal[1], _only("uses", 1)] = 1
+    refusal_lasts: Annotated[Literal["5m"], _only("refusal_lasts", "5m")] = "5m"
 
 
 class SeccompSection(Section):

@@ -7,7 +7,6 @@ is about.
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import json
 import math
 import re
@@ -16,12 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
-from sandboxd import profile_arguments, profile_sections
 from sandboxd.profile import ProfileFile
 from sandboxd.profile_source import Place, line_of
+from sandboxd.profile_wording import place_of, wording
 
 _POSITION = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 
@@ -97,7 +95,7 @@ def validate(text: ProfileText, document: Mapping[str, Any]) -> ProfileFile:
         return ProfileFile.model_validate_json(json.dumps(document, allow_nan=False))
     except ValidationError as error:
         details = error.errors(include_url=False)
-        raise Rejected.at(text, [(_place(each), _what(each)) for each in details]) from None
+        raise Rejected.at(text, [(place_of(each), wording(each)) for each in details]) from None
 
 
 def _odd(value: object, place: Place) -> Iterator[tuple[Place, str]]:
@@ -112,37 +110,3 @@ def _odd(value: object, place: Place) -> Iterator[tuple[Place, str]]:
         yield place, "cannot use a date or time here"
     elif isinstance(value, float) and not math.isfinite(value):
         yield place, "cannot use a number that is not finite"
-
-
-def _place(details: ErrorDetails) -> Place:
-    return tuple(part for part in details["loc"] if part not in {"text", "conditional"})
-
-
-def _what(details: ErrorDetails) -> str:
-    message = details["msg"].removeprefix("Value error, ")
-    if details["type"] == "extra_forbidden":
-        key = str(details["loc"][-1])
-        near = difflib.get_close_matches(key, _KEYS, n=1)
-        return f"cannot use key {key!r}; there is none" + (f", {near[0]!r} is" if near else "")
-    if details["type"] == "missing":
-        return "cannot leave this key out"
-    if message.startswith(("cannot", "DANGEROUS_GRANT")):
-        return message
-    return f"cannot use this value; {message[:1].lower()}{message[1:]}"
-
-
-def _keys() -> frozenset[str]:
-    """Every key there is, as people write it, to guess what was meant."""
-    models: list[type[BaseModel]] = [ProfileFile]
-    for module in (profile_arguments, profile_sections):
-        models += [
-            each
-            for each in vars(module).values()
-            if isinstance(each, type) and issubclass(each, BaseModel)
-        ]
-    return frozenset(
-        info.alias or name for model in models for name, info in model.model_fields.items()
-    )
-
-
-_KEYS = _keys()

@@ -35,7 +35,7 @@ def complete(text: ProfileText, file: ProfileFile) -> Profile | None:
     pinned, problem = None, None
     if file.executable is not None:
         try:
-            pinned, problem = _pin(file.executable)
+            pinned, problem = _pin(file.name, file.executable)
         except executables.Unusable as unusable:
             found.append(Fault(("executable", "path"), str(unusable)))
         found += _interpreter(file, file.executable, pinned)
@@ -69,7 +69,7 @@ def _granted(file: ProfileFile) -> Iterator[Fault]:
                 yield Fault(("view", key, index), problem)
 
 
-def _pin(section: ExecutableSection) -> tuple[Pinned | None, str | None]:
+def _pin(name: str, section: ExecutableSection) -> tuple[Pinned | None, str | None]:
     """Return what is pinned and why it cannot run now, if so.
 
     Raises:
@@ -81,9 +81,10 @@ def _pin(section: ExecutableSection) -> tuple[Pinned | None, str | None]:
     except executables.Missing as missing:
         return None, str(missing)
     os.close(fd)
-    if section.sha256 is not None and executables.sha256_of(pinned.file) != section.sha256:
-        return pinned, f"cannot run {section.path}; its content has not the sha256 of the profile"
-    return pinned, None
+    problem = executables.content_problem(pinned.file, section.sha256)
+    if problem is None:
+        return pinned, None
+    return pinned, f"{problem}; `sandboxctl profile pin {name}` pins what is there now"
 
 
 def _interpreter(

@@ -48,6 +48,10 @@ class ProfileSet:
         """Return the names of all commands, sorted."""
         return tuple(sorted(self._profiles))
 
+    def __iter__(self) -> Iterator[Profile]:
+        """Go through the profiles by name."""
+        return (self._profiles[name] for name in self.names())
+
 
 def load(dirs: Sequence[str]) -> ProfileSet:
     """Load all ``*.toml`` of ``dirs``; a directory that does not exist holds none.
@@ -69,6 +73,7 @@ def load(dirs: Sequence[str]) -> ProfileSet:
             continue
         if profile is not None:
             profiles[profile.name] = profile
+    problems = list(dict.fromkeys(problems))  # a directory may be named twice
     if problems:
         shown = problems[:_MAX_SHOWN]
         more = len(problems) - len(shown)

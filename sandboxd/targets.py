@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from launcher import paths
-from sandboxd.argv import Value
+from sandboxd.argv import PASSTHROUGH, Value
 from sandboxd.prepared import OpenedTarget
 from sandboxd.profile import Profile
 from sandboxd.profile_arguments import List, Path
@@ -64,6 +64,36 @@ def open_targets(
         if len(denials) == MAX_DENIALS:
             break
     return tuple(opened), tuple(denials)
+
+
+def without_workspace(profile: Profile, values: Mapping[str, Value]) -> tuple[Denial, ...]:
+    """Deny every path among ``values`` of a request that came without a workspace."""
+    denials = [
+        refuse(
+            "workspace",
+            "workspace",
+            "ARGUMENT_INVALID",
+            f"cannot use {target} {shown(text)}; no workspace was sent to find it in",
+            profile=profile.name,
+            rule=f"{profile.name}: workspace.access = {profile.workspace.access}",
+            advice="send the directory to work in",
+        )
+        for target, text in (
+            *((f.target, f.text) for f in _paths(profile, values)),
+            *_passed(profile, values),
+        )
+    ]
+    return tuple(denials[:MAX_DENIALS])
+
+
+def _passed(profile: Profile, values: Mapping[str, Value]) -> Iterator[tuple[str, str]]:
+    """List what a command line that is passed through names as paths."""
+    rule, passed = profile.argv.passthrough, values.get(PASSTHROUGH)
+    if rule is None or not rule.paths or not isinstance(passed, tuple):
+        return
+    for index, text in enumerate(map(str, passed)):
+        if not text.startswith("-"):
+            yield f"{PASSTHROUGH}[{index}]", text
 
 
 def _paths(profile: Profile, values: Mapping[str, Value]) -> Iterator[_Found]:

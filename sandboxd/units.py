@@ -40,6 +40,32 @@ def parse_duration(text: str) -> int:
     return int(match[1]) * _DURATIONS[match[2]]
 
 
+def guess_size(number: int, least: int, most: int) -> str | None:
+    """Write the size that was meant by a number without a unit, if there is one in the range.
+
+    A small number is taken for mebibytes, a large one for bytes.
+    """
+    if least <= number <= most and number >= 1 << 16:
+        return show_size(number)
+    return _guess(number, ("MiB", "KiB", "GiB", "B"), _SIZES, range(least, most + 1))
+
+
+def guess_duration(number: int, least: int, most: int) -> str | None:
+    """Write the duration that was meant by a number without a unit, if one is in the range.
+
+    A small number is taken for seconds, a large one for milliseconds.
+    """
+    if least <= number <= most and number >= 1000:
+        return show_duration(number)
+    return _guess(number, ("s", "ms", "m", "h"), _DURATIONS, range(least, most + 1))
+
+
+def _guess(
+    number: int, order: tuple[str, ...], units: dict[str, int], allowed: range
+) -> str | None:
+    return next((f"{number}{unit}" for unit in order if number * units[unit] in allowed), None)
+
+
 def show_size(size_bytes: int) -> str:
     """Write bytes in the largest unit that needs no fraction."""
     return _show(size_bytes, _SIZES)

@@ -43,13 +43,18 @@ def open_workspace(
     denied: Sequence[str],
     keep: Callable[[int], int],
 ) -> Workspace | Denial | None:
-    """Judge the directory a client sent; the result holds a descriptor of its own."""
+    """Judge the directory a client sent; the result holds a descriptor of its own.
+
+    Without one, None is returned if the profile takes or needs none.
+    """
     access = profile.workspace.access
     if access == "none":
         if workspace_fd is None:
             return None
         why = "the command takes none"
         return _denial(profile, "ARGUMENT_INVALID", why, "send no workspace")
+    if workspace_fd is None and not profile.workspace.required:
+        return None
     if workspace_fd is None:
         why = "the command needs a directory and none was sent"
         return _denial(profile, "ARGUMENT_INVALID", why, "send the directory to work in")

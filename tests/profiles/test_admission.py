@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import hashlib
 import os
 import resource
 import shutil
@@ -123,6 +124,7 @@ DENIED = [
     ({"limits": Tightening(wall_ms=10_001)}, "limits.wall_ms", "ARGUMENT_INVALID"),
     ({"limits": Tightening(wall_ms=0)}, "limits.wall_ms", "ARGUMENT_INVALID"),
     ({"limits": Tightening(memory=-1)}, "limits.memory", "ARGUMENT_INVALID"),
+    ({"limits": Tightening(memory=(16 << 20) - 1)}, "limits.memory", "ARGUMENT_INVALID"),
     ({"limits": Tightening(pids=1 << 63)}, "limits.pids", "ARGUMENT_INVALID"),
     ({"limits": Tightening(output=1025)}, "limits.output", "ARGUMENT_INVALID"),
     ({"fd": None}, "workspace", "ARGUMENT_INVALID"),
@@ -142,7 +144,8 @@ def test_a_limit_that_is_too_high_names_the_most(ask: Ask) -> None:
     denials = ask(limits=Tightening(wall_ms=10_001, memory=1 << 40))
     assert isinstance(denials, tuple)
     assert [denial.target for denial in denials] == ["limits.wall_ms", "limits.memory"]
-    assert "from 1 to 10000 (10s)" in denials[0].message
+    assert denials[0].message.endswith("; 10001ms is not from 1ms to 10s")
+    assert denials[1].message.endswith("; 1TiB is not from 16MiB to 64MiB")
 
 
 def test_the_daemons_directories_are_denied(ask: Ask, workspace: Path) -> None:
@@ -227,6 +230,8 @@ def test_a_program_missing_at_load_stays_denied_until_reload(
     request = Request(command="tool")
     denials = prepare(before, request, workspace_fd=None, denied_workspaces=())
     assert refused(denials) == [(f"{trusted}/later", "EXECUTABLE_UNUSABLE")]
+    assert isinstance(denials, tuple)
+    assert denials[0].advice.startswith("install it, then reload")
     after = prepare(loaded(), request, workspace_fd=None, denied_workspaces=())
     assert isinstance(after, Prepared)
     after.close()
@@ -235,8 +240,6 @@ def test_a_program_missing_at_load_stays_denied_until_reload(
 def test_a_pinned_sha256_is_compared_each_time(
     load: Load, loaded: Callable[[], ProfileSet], program: Path
 ) -> None:
-    import hashlib
-
     digest = hashlib.sha256(program.read_bytes()).hexdigest()
     request = Request(command="tool")
     for pinned, path in ((digest, program), ("0" * 64, program)):
@@ -248,8 +251,85 @@ def test_a_pinned_sha256_is_compared_each_time(
             assert result.executable.sha256 == digest
             result.close()
         else:
-            assert "sha256" in str(profile.executable_problem)
+            assert profile.executable_problem == (
+                f"cannot run {program}; the program is not the one pinned by the profile's "
+                "sha256; `sandboxctl profile pin tool` pins what is there now"
+            )
             assert refused(result) == [(str(program), "EXECUTABLE_CHANGED")]
+            assert isinstance(result, tuple)
+            assert "not the one pinned" in result[0].message
+            assert "`sandboxctl profile pin tool`" in result[0].advice
+
+
+def test_a_program_that_is_not_the_pinned_one_any_more_needs_a_new_pin(
+    load: Load, loaded: Callable[[], ProfileSet], program: Path
+) -> None:
+    digest = hashlib.sha256(program.read_bytes()).hexdigest()
+    load("[argv]\ntemplate = []\n", path=f'{program}"\nsha256 = "{digest}"\n#')
+    before = loaded()
+    request = Request(command="tool")
+    for change, advice in (
+        (lambda: os.utime(program), "reload the profiles"),
+        (lambda: program.write_bytes(b"\x7fELF"), "`sandboxctl profile pin tool`, then reload"),
+    ):
+        change()
+        result = prepare(before, request, workspace_fd=None, denied_workspaces=())
+        assert refused(result) == [(str(program), "EXECUTABLE_CHANGED")]
+        assert isinstance(result, tuple)
+        assert advice in result[0].advice
+
+
+OPTIONAL = """
+[arguments]
+file = { type = "path", required = false }
+files = { type = "list", items = { type = "path" }, default = [] }
+[argv]
+template = [{ when = "file", then = ["--file={file}"] }, "--", "{files...}"]
+[workspace]
+access = "read"
+required = false
+"""
+
+
+def test_without_a_workspace_an_optional_one_is_missed_by_paths_only(
+    load: Load, loaded: Callable[[], ProfileSet], workspace: Path, workspace_fd: int
+) -> None:
+    load(OPTIONAL)
+    (workspace / "f").write_text("x")
+    for fd in (None, workspace_fd):
+        prepared = prepare(
+            loaded(), Request(command="tool"), workspace_fd=fd, denied_workspaces=()
+        )
+        assert isinstance(prepared, Prepared)
+        assert (prepared.workspace is None) == (fd is None)
+        assert prepared.targets == ()
+        prepared.close()
+    for arguments, word in (({"file": "f"}, "file 'f'"), ({"files": ["f"]}, "files[0] 'f'")):
+        request = Request(command="tool", arguments=arguments)
+        denials = prepare(loaded(), request, workspace_fd=None, denied_workspaces=())
+        assert refused(denials) == [("workspace", "ARGUMENT_INVALID")]
+        assert isinstance(denials, tuple)
+        assert word in denials[0].message
+        prepared = prepare(loaded(), request, workspace_fd=workspace_fd, denied_workspaces=())
+        assert isinstance(prepared, Prepared)
+        prepared.close()
+
+
+def test_paths_of_a_command_line_need_the_workspace_too(
+    load: Load, loaded: Callable[[], ProfileSet]
+) -> None:
+    load(
+        '[argv]\npassthrough = { allow = [".*"], paths = true }\n'
+        '[workspace]\naccess = "read"\nrequired = false\n'
+    )
+    for args, denied in ((["-l", "f"], True), (["-l"], False)):
+        request = Request(command="tool", arguments={"args": args})
+        result = prepare(loaded(), request, workspace_fd=None, denied_workspaces=())
+        if denied:
+            assert refused(result) == [("workspace", "ARGUMENT_INVALID")]
+        else:
+            assert isinstance(result, Prepared)
+            result.close()
 
 
 def test_a_script_runs_by_its_pinned_interpreter(
@@ -319,7 +399,7 @@ def test_the_digest_knows_the_workspace_by_identity(ask: Ask, workspace: Path) -
     assert first.digest == moved.digest != other.digest
 
 
-VALUES = st.none() | st.integers(-2, 20_000) | st.integers()
+VALUES = st.none() | st.integers(-2, 20_000) | st.integers(1 << 23, 1 << 27) | st.integers()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -328,7 +408,8 @@ def test_what_is_in_force_never_exceeds_the_profile(profile: Profile, wanted: Ti
     limits = profile.limits
     most = (limits.wall_ms, limits.memory_bytes, limits.pids, limits.output_bytes)
     asked = (wanted.wall_ms, wanted.memory, wanted.pids, wanted.output)
-    if any(a is not None and not 0 < a <= m for a, m in zip(asked, most, strict=True)):
+    least = (1, 16 << 20, 1, 1)
+    if any(a is not None and not n <= a <= m for n, a, m in zip(least, asked, most, strict=True)):
         with pytest.raises(UsageError, match=r"cannot narrow limits\."):
             profile.bounds(wanted)
         return

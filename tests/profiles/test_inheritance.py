@@ -32,11 +32,11 @@ output_total = "1MiB"
 pids = 10
 [approval]
 mode = "allow_safe"
-approver = "any"
+approver = "human"
 scope = "exact"
 expires = "10m"
-uses = 2
-refusal_lasts = "1m"
+uses = 1
+refusal_lasts = "5m"
 [seccomp]
 relax = ["debug"]
 [require]
@@ -87,7 +87,7 @@ NARROWER = [
     '[environment]\npass = ["TZ"]',
     '[network]\nmode = "none"',
     '[limits]\nwall = "9s"\noutput_total = "1KiB"\npids = 1',
-    '[approval]\nmode = "ask"\napprover = "human"\nexpires = "1m"\nuses = 1\nrefusal_lasts = "2m"',
+    '[approval]\nmode = "ask"\nexpires = "1m"',
     '[approval]\nmode = "deny"',
     '[seccomp]\nbase = "strict"\nrelax = []',
     '[require]\nlayers = ["landlock", "cgroup", "seccomp"]',
@@ -114,10 +114,7 @@ WIDER = [  # what the child says, the line of the key, the key
     ('[limits]\noutput_total = "2MiB"', 9, "limits.output_total"),
     ('[limits]\ngrace = "3s"', 9, "limits.grace"),
     ('[approval]\nmode = "allow"', 9, "approval.mode"),
-    ('[approval]\nscope = "command"', 9, "approval.scope"),
     ('[approval]\nexpires = "11m"', 9, "approval.expires"),
-    ("[approval]\nuses = 3", 9, "approval.uses"),
-    ('[approval]\nrefusal_lasts = "59s"', 9, "approval.refusal_lasts"),
     ('[seccomp]\nrelax = ["debug", "numa"]', 9, "seccomp.relax"),
     ('[require]\nlayers = ["seccomp"]', 9, "require.layers"),
     ("[require]\nlayers = []", 9, "require.layers"),
@@ -131,6 +128,14 @@ def test_wider_is_refused(
     with pytest.raises(ProfileError) as caught:
         extend(tables)
     assert caught.value.message.startswith(f"{directory}/child.toml:{line}: {key}: cannot ")
+
+
+def test_what_the_extended_profile_needs_no_workspace_for(write: Write, directory: Path) -> None:
+    write('name = "parent"\n[workspace]\naccess = "write"\nrequired = false\n', "parent")
+    write(CHILD.format(top="", tables='[workspace]\naccess = "read"'), "child")
+    child = profiles.load([str(directory)]).get("child")
+    assert child is not None
+    assert (child.workspace.access, child.workspace.required) == ("read", False)
 
 
 def test_a_lower_risk_is_wider(extend: Callable[..., ProfileSet]) -> None:

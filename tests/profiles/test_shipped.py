@@ -190,6 +190,34 @@ def test_a_known_way_around_is_refused(
     assert argv(shipped, name, arguments) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "needed"),
+    [
+        ("jq", {"filter": "."}, False),
+        ("jq", {"filter": ".", "files": ["x.json"]}, True),
+        ("python", {"code": "1"}, False),
+        ("python", {}, False),
+        ("python", {"script": "t.py"}, True),
+        ("sh", {"script": "true"}, False),
+        ("ls", {}, True),
+        ("make", {}, True),
+        ("git-read", {}, True),
+    ],
+)
+def test_a_workspace_is_needed_where_files_are(
+    shipped: ProfileSet, name: str, arguments: dict[str, object], *, needed: bool
+) -> None:
+    profile = shipped.get(name)
+    assert profile is not None
+    if profile.executable_problem is not None:
+        pytest.skip(profile.executable_problem)
+    request = Request(command=name, arguments=arguments)
+    result = prepare(shipped, request, workspace_fd=None, denied_workspaces=())
+    if isinstance(result, Prepared):
+        result.close()
+    assert isinstance(result, tuple) == needed, result
+
+
 @pytest.fixture
 def tree(workspace: Path) -> Path:
     (workspace / "src").mkdir()
@@ -208,7 +236,8 @@ REAL = [  # what the real program prints for the prepared argv
     ("wc", {"paths": ["b.txt"], "lines_only": True}, "3 b.txt\n", 0),
     ("grep", {"pattern": "TODO", "paths": ["src"]}, "src/a.py:2:beta TODO\n", 0),
     ("grep", {"pattern": "-e", "kind": "fixed"}, "", 1),
-    ("find", {"name": "*.py"}, "././src/a.py\n././t.py\n", 0),
+    ("find", {"name": "*.py"}, "./src/a.py\n./t.py\n", 0),
+    ("find", {"paths": [".", "src"], "name": "a.*"}, "./src/a.py\n./src/a.py\n", 0),
     ("find", {"paths": ["-n"], "kind": "f"}, "./-n\n", 0),
     ("sed-print", {"path": "src/a.py", "first": 2, "last": 2}, "beta TODO\n", 0),
     ("jq", {"filter": ".a[1]", "files": ["x.json"], "compact": True}, "2\n", 0),

@@ -26,7 +26,7 @@ CASES: list[tuple[str, dict[str, Any], str, int]] = [
     ("diff", {"old": "a.txt", "new": "a.txt"}, "", 0),
     ("grep", {"pattern": "beta", "paths": ["a.txt"]}, "a.txt:2:beta\n", 0),
     ("rg", {"pattern": "beta", "paths": ["a.txt"]}, "a.txt:2:beta\n", 0),
-    ("find", {"name": "b*"}, "././sub/b.txt\n", 0),
+    ("find", {"name": "b*"}, "./sub/b.txt\n", 0),
     ("jq", {"filter": ".a", "files": ["x.json"], "compact": True}, "[1,2]\n", 0),
     ("sed-print", {"path": "a.txt", "first": 2, "last": 2}, "beta\n", 0),
     ("tar-list", {"archive": "a:b.tgz"}, "a.txt\n", 0),
