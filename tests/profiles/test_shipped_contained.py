@@ -14,7 +14,7 @@ from sandboxd.admission import prepare
 from sandboxd.endpoints import shipped_profiles
 from sandboxd.prepared import Prepared
 from sandboxd.profiles import ProfileSet
-from sandboxd.protocol import Request, Run
+from sandboxd.protocol import Request, Run, Tightening
 from tests.engine.driver import Bench, Told, with_bench
 
 pytestmark = pytest.mark.kernel
@@ -72,12 +72,19 @@ def repository(workspace: Path) -> Path:
 
 
 async def call(
-    bench: Bench, shipped: ProfileSet, workspace: Path, name: str, arguments: dict[str, Any]
+    bench: Bench,
+    shipped: ProfileSet,
+    workspace: Path | None,
+    name: str,
+    arguments: dict[str, Any],
+    *,
+    limits: Tightening = Tightening(),  # noqa: B008  # frozen
 ) -> Run:
     profile = shipped.get(name)
     assert profile is not None
-    fd = os.open(workspace, os.O_PATH) if profile.workspace.access != "none" else None
-    request = Request(command=name, arguments=arguments)
+    wanted = workspace is not None and profile.workspace.access != "none"
+    fd = os.open(workspace, os.O_PATH) if workspace is not None and wanted else None
+    request = Request(command=name, arguments=arguments, limits=limits)
     prepared = prepare(shipped, request, workspace_fd=fd, denied_workspaces=())
     if fd is not None:
         os.close(fd)
@@ -102,6 +109,39 @@ def test_every_command_does_its_work(shipped: ProfileSet, repository: Path) -> N
     with_bench(body)
     if missing:
         pytest.skip(", ".join(sorted(missing)))
+
+
+WITHOUT: list[tuple[str, dict[str, Any], str]] = [
+    ("python", {"code": "import os; print(os.getcwd())"}, "/\n"),
+    ("python", {}, ""),
+    ("sh", {"script": "echo one"}, "one\n"),
+    ("jq", {"filter": "1 + 1", "compact": True}, ""),  # of no input
+]
+
+
+def test_what_needs_no_files_runs_without_a_workspace(shipped: ProfileSet) -> None:
+    async def body(bench: Bench) -> None:
+        for name, arguments, output in WITHOUT:
+            profile = shipped.get(name)
+            if profile is None or profile.executable_problem is not None:
+                continue  # told by the test above
+            run = await call(bench, shipped, None, name, arguments)
+            assert (run.status, run.exit_code) == ("exited", 0), (name, run.stderr.text())
+            assert run.stdout.text() == output, name
+
+    with_bench(body)
+
+
+def test_the_least_memory_that_can_be_asked_for_is_enough_for_a_small_command(
+    shipped: ProfileSet, repository: Path
+) -> None:
+    async def body(bench: Bench) -> None:
+        least = Tightening(memory=16 << 20)
+        for name, arguments in (("true", {}), ("cat", {"paths": ["-n"]})):
+            run = await call(bench, shipped, repository, name, arguments, limits=least)
+            assert (run.status, run.exit_code) == ("exited", 0), (name, run)
+
+    with_bench(body)
 
 
 def test_no_filter_of_a_repository_is_started(shipped: ProfileSet, repository: Path) -> None:
