@@ -21,7 +21,7 @@ from asyncvarlink import VarlinkInterfaceRegistry
 from asyncvarlink.serviceinterface import VarlinkServiceInterface
 
 from launcher.plan import Hello
-from sandboxd import sockets
+from sandboxd import __version__, sockets
 from sandboxd.admin import Admin
 from sandboxd.agent import Agent
 from sandboxd.allowlist import Allowlist
@@ -40,7 +40,6 @@ from sandboxd.store import Store
 from sandboxd.turnstile import Turnstile
 from sandboxd.varlink import FaultInterface, Interface
 
-VERSION = "0.1.0"
 _DRAIN_S = 2.0
 
 
@@ -190,7 +189,7 @@ class Service:
     def _status(self) -> DaemonStatus:
         hello = self._engine.hello
         return DaemonStatus(
-            version=VERSION,
+            version=__version__,
             pid=os.getpid(),
             uid=os.geteuid(),
             mode="root" if os.geteuid() == 0 else "user",
@@ -217,6 +216,6 @@ def _registry(interface: Interface) -> VarlinkInterfaceRegistry:
     registry.register_interface(interface)
     registry.register_interface(FaultInterface())
     registry.register_interface(
-        VarlinkServiceInterface("sandboxd", "sandboxd", VERSION, "", registry)
+        VarlinkServiceInterface("sandboxd", "sandboxd", __version__, "", registry)
     )
     return registry

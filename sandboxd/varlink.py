@@ -8,6 +8,7 @@ an answer, a fault as ``io.sandboxd.Fault.<Class>``.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import typing
@@ -65,6 +66,9 @@ class Caller:
                 await self.connection.send(_reply(to_plain(EventReply(event=event)), more=True))
             except PeerGone:
                 self.connection.gone.set()
+            except asyncio.CancelledError:  # half a frame may be out: nothing can follow it
+                self.connection.gone.set()
+                raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
