@@ -50,6 +50,46 @@ def ensure_running(endpoints: Endpoints) -> None:
         raise Unavailable(f"cannot start the daemon: {error}") from None
 
 
+def stop_running(endpoints: Endpoints) -> int | None:
+    """End the daemon of ``endpoints`` and wait for it; return its pid, None if none runs.
+
+    Raises:
+        Unavailable: it does not end.
+
+    """
+    pid = _holder(endpoints.lock_path)
+    if pid is None:
+        return None
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    try:
+        if _holder(endpoints.lock_path) != pid:  # else the pid may be another process by now
+            return None
+        signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        if not poll.poll(_PATIENCE_MS):
+            raise Unavailable(f"cannot stop the daemon, pid {pid}: it does not end")
+    finally:
+        os.close(pidfd)
+    return pid
+
+
+def _holder(lock_path: str) -> int | None:
+    """Return the pid of the daemon that holds the lock, None if nobody does."""
+    try:
+        with open(lock_path, encoding="ascii") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(lock.read())
+    except (OSError, ValueError):
+        return None
+    return None
+
+
 def private_directory(path: str) -> None:
     """Make the directory ``path`` if need be, and see that nobody else may enter it.
 

@@ -87,9 +87,17 @@ class Stream:
         """Return exactly the bytes that were kept."""
         return self.data.encode() if self.encoding == "utf-8" else base64.b64decode(self.data)
 
-    def text(self) -> str:
-        """Return what was kept as text; what is not UTF-8 becomes U+FFFD."""
-        return self.bytes().decode(errors="replace")
+    def text(self, *, seam: bool = True) -> str:
+        """Return what was kept as text; what is not UTF-8 becomes U+FFFD.
+
+        With ``seam``, a line says how much is missing where something is.
+        """
+        kept = self.bytes()
+        if not self.truncated or not seam:
+            return kept.decode(errors="replace")
+        head, tail = kept[: self.head_bytes], kept[self.head_bytes :]
+        mark = f"\n[... {self.dropped_bytes} bytes not shown ...]\n"
+        return head.decode(errors="replace") + mark + tail.decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

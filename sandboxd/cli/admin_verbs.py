@@ -15,6 +15,8 @@ from sandboxd.cli.terminal import put_json, put_line, put_table
 from sandboxd.client import AdminClient
 from sandboxd.protocol import Proposal, Run
 
+_BRIEF = 120  # of an argv in a table; `show` has it whole
+
 
 def ps(options: argparse.Namespace) -> int:
     """List what runs now."""
@@ -88,7 +90,7 @@ def _list_runs(found: tuple[Run, ...], options: argparse.Namespace) -> int:
         return 0
     put_table(
         [
-            (run.id, _at(run.created_at), run.status, f"uid {run.uid}", run.command, _argv(run))
+            (run.id, _at(run.created_at), _end_of(run), f"uid {run.uid}", run.command, _brief(run))
             for run in found
         ]
     )
@@ -111,6 +113,16 @@ def _decide(options: argparse.Namespace, decide: Callable[[AdminClient], Proposa
         proposal = decide(client)
     present(proposal, options)
     return 0
+
+
+def _end_of(run: Run) -> str:
+    detail = run.limit or (run.exit_code if run.status == "exited" else run.signal)
+    return run.status if detail is None else f"{run.status} {detail}"
+
+
+def _brief(run: Run) -> str:
+    argv = _argv(run)
+    return argv if len(argv) <= _BRIEF else argv[:_BRIEF] + " ..."
 
 
 def _argv(shown: Proposal | Run) -> str:

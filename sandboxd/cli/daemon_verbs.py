@@ -8,6 +8,7 @@ import os
 import sandboxd
 from sandboxd import autostart, doctor_report
 from sandboxd.cli.terminal import put_json, put_line, put_table
+from sandboxd.endpoints import default_endpoints
 from sandboxd.errors import Unavailable
 
 _FAILED = 1
@@ -35,6 +36,16 @@ def serve(options: argparse.Namespace) -> int:
         os.execv(argv[0], argv)  # noqa: S606  # no shell is what is wanted
     except OSError as error:
         raise Unavailable(f"cannot execute {argv[0]}: {error.strerror}") from None
+
+
+def stop(options: argparse.Namespace) -> int:
+    """End the running daemon, if there is one."""
+    pid = autostart.stop_running(default_endpoints())
+    if options.json:
+        put_json({"stopped": pid})
+    else:
+        put_line("no daemon runs" if pid is None else f"the daemon, pid {pid}, has ended")
+    return 0
 
 
 def version(options: argparse.Namespace) -> int:

@@ -33,6 +33,10 @@ class Shown:
         """Write what the record has beyond the events, and say how much nobody has kept."""
         for name, stream in (("stdout", run.stdout), ("stderr", run.stderr)):
             new, missing = unseen(stream, self._bytes[name])
+            if missing:  # what follows is not what the command printed next
+                at = max(0, stream.head_bytes - self._bytes[name])
+                mark = f"\n[... {missing} bytes not shown ...]\n".encode()
+                new = new[:at] + mark + new[at:]
             self._write(name, new)
             if missing:
                 complain(f"cannot show all of {name}: {missing} bytes were dropped")

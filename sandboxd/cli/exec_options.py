@@ -12,6 +12,17 @@ USAGE = (
     "usage: sandboxctl exec --profile NAME [-w DIR] [-i] [--timeout 10s] [--reason TEXT] "
     "[--env NAME=VALUE] [--status-fd N] -- COMMAND [ARGUMENT ...]"
 )
+HELP = f"""{USAGE}
+
+Run a command line under a shell profile, such as sh, with its output passed through.
+
+  -p, --profile NAME  the profile: one whose only argument is a script
+  -w DIR              the directory to grant; without it, the current one
+  -i                  give the command this standard input; else it is at its end
+  --timeout TIME      at most so long, such as "10s"
+  --reason TEXT       shown to whoever decides
+  --env NAME=VALUE    set a variable that the profile lets pass
+  --status-fd N       write the record to this descriptor, as JSON"""
 
 
 @dataclass(slots=True)

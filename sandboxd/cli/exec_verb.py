@@ -14,7 +14,7 @@ import signal
 
 from sandboxd.cli import plain_fault
 from sandboxd.cli.endings import Shown, explain
-from sandboxd.cli.exec_options import USAGE, ExecOptions, parse_exec
+from sandboxd.cli.exec_options import HELP, ExecOptions, parse_exec
 from sandboxd.cli.terminal import STDOUT, put_json, write_all
 from sandboxd.client import Client
 from sandboxd.errors import Conflict, NotFound, SandboxdError, UsageError
@@ -34,7 +34,7 @@ class Interrupted(Exception):
 def run_exec(arguments: list[str]) -> int:
     """Run ``sandboxctl exec`` with these ``arguments`` and return its exit status."""
     if arguments[:1] in (["-h"], ["--help"]):
-        write_all(STDOUT, USAGE.encode() + b"\n")
+        write_all(STDOUT, HELP.encode() + b"\n")
         return 0
     options = parse_exec(arguments)
     try:
@@ -86,7 +86,7 @@ def _carry_out(client: Client, options: ExecOptions) -> Run:
     run = client.run(
         options.profile,
         arguments={"script": shlex.join(options.argv)},
-        workspace=options.workspace or _default_workspace(client.commands(), options.profile),
+        workspace=_workspace(client.commands(), options),
         timeout=options.timeout,
         input=0 if options.interactive else None,
         env=options.environment,
@@ -97,8 +97,8 @@ def _carry_out(client: Client, options: ExecOptions) -> Run:
     return run
 
 
-def _default_workspace(commands: tuple[CommandInfo, ...], name: str) -> str | None:
-    """Return the current directory if the profile takes one.
+def _workspace(commands: tuple[CommandInfo, ...], options: ExecOptions) -> str | None:
+    """Return the directory asked for, else the current one if the profile takes one.
 
     A profile that does not exist is left to the daemon, which records the refusal.
 
@@ -106,16 +106,17 @@ def _default_workspace(commands: tuple[CommandInfo, ...], name: str) -> str | No
         UsageError: it is no profile for command lines.
 
     """
+    name = options.profile
     named = next((info for info in commands if info.name == name), None)
     if named is None:
-        return None
+        return options.workspace
     if not _takes_script(named):
         shells = ", ".join(sorted(info.name for info in commands if _takes_script(info)))
         raise UsageError(
             f"cannot exec under {name!r}: it does not take a script and nothing else; "
             f"profiles that do: {shells or 'none'}"
         )
-    return None if named.workspace == "none" else "."
+    return options.workspace or (None if named.workspace == "none" else ".")
 
 
 def _takes_script(info: CommandInfo) -> bool:

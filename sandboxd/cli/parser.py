@@ -120,6 +120,7 @@ VERBS = (
         "serve", "run the daemon here, in the foreground", daemon_verbs.serve,
         (_option("options", nargs="*", metavar="OPTION", help='of the daemon, behind "--"'),),
     ),
+    _Verb("stop", "end the daemon that runs", daemon_verbs.stop),
     _Verb("version", "tell the version", daemon_verbs.version),
 )  # fmt: skip
 
@@ -140,7 +141,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = _Parser(
         prog="sandboxctl",
         description="Run commands in sandboxes, decide on proposals, look after the daemon.",
-        epilog=f"As a prefix of a command line: {EXEC_USAGE.removeprefix('usage: ')}",
+        epilog=f"exec, as a prefix of a command line: {EXEC_USAGE.removeprefix('usage: ')}",
         allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="answer with one JSON object")

@@ -87,7 +87,7 @@ def present(proposal: Proposal, options: argparse.Namespace) -> int:
     else:
         put_line(f"{proposal.id} {proposal.state}")
         if proposal.message:
-            complain(f"cannot execute {proposal.id}: the approver says {proposal.message!r}")
+            complain(f"the approver says {proposal.message!r}")
         _complain_of(proposal.denials)
     if proposal.state == "denied":
         return _denied_status(proposal.denials)

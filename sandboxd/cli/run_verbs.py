@@ -82,11 +82,18 @@ def _present(done: Run, options: argparse.Namespace, shown: Shown) -> int:
     return done.exit_status
 
 
+def _status(found: Run) -> str:
+    if found.status == "running":
+        return found.status
+    limit = f" ({found.limit})" if found.limit else ""
+    return f"{found.status}{limit}, exit status {found.exit_status}"
+
+
 def _facts(found: Run) -> list[tuple[str, str]]:
     facts = [
         ("run", found.id),
         ("command", found.command),
-        ("status", f"{found.status}, exit status {found.exit_status}"),
+        ("status", _status(found)),
         ("argv", " ".join(map(repr, found.argv))),
         ("workspace", found.workspace or "none"),
         ("digest", found.digest),
@@ -94,11 +101,17 @@ def _facts(found: Run) -> list[tuple[str, str]]:
         ("grant", found.grant),
         ("reason", repr(found.reason)),
         ("uid", str(found.uid)),
-        ("time", f"{found.setup_ms:.1f} ms to set up, {found.wall_ms:.1f} ms to run"),
-        ("cpu", f"{found.usage.user_ms:.0f} ms user, {found.usage.system_ms:.0f} ms system"),
         ("stdout", f"{found.stdout.total_bytes} bytes, {found.stdout.dropped_bytes} dropped"),
         ("stderr", f"{found.stderr.total_bytes} bytes, {found.stderr.dropped_bytes} dropped"),
     ]
+    if found.wall_ms:
+        times = f"{found.setup_ms:.1f} ms to set up, {found.wall_ms:.1f} ms to run"
+        facts.append(("time", times))
+    if found.usage.user_ms >= 0:
+        used = f"{found.usage.user_ms:.0f} ms user, {found.usage.system_ms:.0f} ms system"
+        facts.append(("cpu", used))
+    if found.usage.limits_hit:
+        facts.append(("limits hit", ", ".join(found.usage.limits_hit)))
     if found.effective is not None:
         facts += [
             ("profile", f"{found.effective.profile} {found.effective.profile_digest}"),

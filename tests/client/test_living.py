@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sandboxd import autostart
 from sandboxd.client import AdminClient, Client
 from sandboxd.errors import Conflict, NotFound, UsageError
 from sandboxd.protocol import Event
@@ -184,3 +185,18 @@ def test_status_reload_and_profiles_answer(living: Place, admin: AdminClient) ->
     assert status.pid == living.pid()
     assert status.state_dir == living.endpoints.state_dir
     assert admin.reload().profiles == status.profiles == len(admin.profiles())
+
+
+def test_a_daemon_is_stopped_and_stopping_none_is_no_failure(place: Place) -> None:
+    autostart.ensure_running(place.endpoints)
+    pid = place.pid()
+    assert place.ctl("stop").stdout == f"the daemon, pid {pid}, has ended\n".encode()
+    assert place.pid() is None
+    again = place.ctl("stop")
+    assert (again.returncode, again.stdout) == (0, b"no daemon runs\n")
+
+
+def test_exec_under_a_profile_without_a_script_says_which_have_one(living: Place) -> None:
+    done = living.ctl("exec", "-p", "wc", "-w", living.workspace, "--", "ls")
+    assert done.returncode == 64
+    assert b"profiles that do:" in done.stderr
