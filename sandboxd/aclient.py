@@ -19,9 +19,10 @@ from typing import Self, TypeVar
 
 from sandboxd import calls
 from sandboxd.calls import Call
+from sandboxd.errors import UsageError
 from sandboxd.feed import Feed
 from sandboxd.lines import Kept, Line, connect, rights, where
-from sandboxd.outgoing import Outgoing, feed_of, request_for
+from sandboxd.outgoing import Outgoing, feed_of, request_for, seconds_of
 from sandboxd.protocol import CommandInfo, Event, Proposal, Run, Verdict
 from sandboxd.wire import ConnectionLost, Replies, Reply
 
@@ -48,7 +49,7 @@ class AsyncClient:
         self.close()
 
     def close(self) -> None:
-        """Close the idle connections."""
+        """Close the idle connections, for good: a later call is a `UsageError`."""
         self._kept.close()
 
     async def run(  # noqa: PLR0913  # reads like subprocess.run
@@ -58,9 +59,9 @@ class AsyncClient:
         *,
         arguments: Mapping[str, object] | None = None,
         workspace: str | os.PathLike[str] | int | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109  # bounds the command, not this call
-        limits: Mapping[str, int] | None = None,
-        input: bytes | None = None,  # noqa: A002  # the name that subprocess.run has
+        timeout: float | str | None = None,  # noqa: ASYNC109  # bounds the command, not this call
+        limits: Mapping[str, int | str] | None = None,
+        input: str | bytes | None = None,  # noqa: A002  # the name that subprocess.run has
         env: Mapping[str, str] | None = None,
         reason: str = "",
         idempotency_key: str | None = None,
@@ -71,10 +72,10 @@ class AsyncClient:
         """Have ``command`` judged and, if it is allowed, run; return what became of it.
 
         Further keyword arguments are the command's arguments; ``arguments`` takes those whose
-        names clash. ``workspace`` is a directory, as path or descriptor. ``timeout`` (seconds) and
-        ``limits`` (memory and output in bytes, pids) only tighten the profile. ``input`` is given
-        to the command. ``on_event`` is called as things happen; output events hold what the
-        command prints.
+        names clash. ``workspace`` is a directory, as path or descriptor. ``timeout`` (seconds, or
+        "500ms") and ``limits`` (memory and output: bytes, or "64MiB"; pids) only tighten the
+        profile. ``input`` is given to the command: bytes, or a text as UTF-8. ``on_event`` is
+        called as things happen; output events hold what the command prints.
 
         Raises:
             SandboxdError: the request could not be judged or carried out.
@@ -90,7 +91,7 @@ class AsyncClient:
             reason=reason,
             idempotency_key=idempotency_key,
         )
-        with Outgoing.open(request, workspace=workspace, source=input) as out:
+        with Outgoing.open(request, workspace=workspace, source=_data(input)) as out:
             done = await self._call(calls.run(out, more=on_event is not None), on_event)
         return done.check() if check else done
 
@@ -101,8 +102,8 @@ class AsyncClient:
         *,
         arguments: Mapping[str, object] | None = None,
         workspace: str | os.PathLike[str] | int | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109  # bounds the command, not this call
-        limits: Mapping[str, int] | None = None,
+        timeout: float | str | None = None,  # noqa: ASYNC109  # bounds the command, not this call
+        limits: Mapping[str, int | str] | None = None,
         env: Mapping[str, str] | None = None,
         reason: str = "",
         idempotency_key: str | None = None,
@@ -128,8 +129,8 @@ class AsyncClient:
         *,
         arguments: Mapping[str, object] | None = None,
         workspace: str | os.PathLike[str] | int | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109  # bounds the command, not this call
-        limits: Mapping[str, int] | None = None,
+        timeout: float | str | None = None,  # noqa: ASYNC109  # bounds the command, not this call
+        limits: Mapping[str, int | str] | None = None,
         env: Mapping[str, str] | None = None,
         **named: object,
     ) -> Verdict:
@@ -145,12 +146,12 @@ class AsyncClient:
         proposal: str,
         /,
         *,
-        input: bytes | None = None,  # noqa: A002  # as run
+        input: str | bytes | None = None,  # noqa: A002  # as run
         check: bool = False,
         on_event: Callable[[Event], None] | None = None,
     ) -> Run:
         """Carry out a proposal that is ready, once."""
-        with feed_of(input) as feed:
+        with feed_of(_data(input)) as feed:
             call = calls.execute(proposal, feed, more=on_event is not None)
             done = await self._call(call, on_event)
         return done.check() if check else done
@@ -160,10 +161,11 @@ class AsyncClient:
         proposal: str,
         /,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109  # the daemon ends it, with an answer
+        timeout: float | str | None = None,  # noqa: ASYNC109  # the daemon ends it, with an answer
     ) -> Proposal:
-        """Wait until a proposal is no longer pending, or for ``timeout`` seconds."""
-        return await self._call(calls.wait_proposal(proposal, timeout))
+        """Wait until a proposal is no longer pending, or for ``timeout`` (as for `run`)."""
+        seconds = None if timeout is None else seconds_of(timeout)
+        return await self._call(calls.wait_proposal(proposal, seconds))
 
     async def cancel(self, proposal: str, /) -> Proposal:
         """Take a proposal back."""
@@ -197,6 +199,14 @@ class AsyncClient:
                     raise
             finally:
                 self._kept.put_back(line)
+
+
+def _data(source: str | bytes | None) -> str | bytes | None:
+    if isinstance(source, int):  # it may be one whose read(2) would hold up the loop
+        raise UsageError(
+            "cannot send what a descriptor gives from asyncio: give bytes or a text", field="input"
+        )
+    return source
 
 
 class AsyncLine(Line):

@@ -20,7 +20,7 @@ from typing import Self
 from sandboxd import calls
 from sandboxd.lines import Lines, where
 from sandboxd.messages import ReloadReply, Selection
-from sandboxd.outgoing import Outgoing, feed_of, request_for
+from sandboxd.outgoing import Outgoing, feed_of, request_for, seconds_of
 from sandboxd.protocol import CommandInfo, DaemonStatus, Event, Proposal, Run, Verdict
 
 
@@ -42,7 +42,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, for good: a later call is a `UsageError`."""
         self._lines.close()
 
     def run(  # noqa: PLR0913  # reads like subprocess.run
@@ -52,9 +52,9 @@ class Client:
         *,
         arguments: Mapping[str, object] | None = None,
         workspace: str | os.PathLike[str] | int | None = None,
-        timeout: float | None = None,
-        limits: Mapping[str, int] | None = None,
-        input: bytes | int | None = None,  # noqa: A002  # the name that subprocess.run has
+        timeout: float | str | None = None,
+        limits: Mapping[str, int | str] | None = None,
+        input: str | bytes | int | None = None,  # noqa: A002  # the name that subprocess.run has
         env: Mapping[str, str] | None = None,
         reason: str = "",
         idempotency_key: str | None = None,
@@ -65,10 +65,11 @@ class Client:
         """Have ``command`` judged and, if it is allowed, run; return what became of it.
 
         Further keyword arguments are the command's arguments; ``arguments`` takes those whose
-        names clash. ``workspace`` is a directory, as path or descriptor. ``timeout`` (seconds) and
-        ``limits`` (memory and output in bytes, pids) only tighten the profile. ``input`` is given
-        to the command: bytes, or a descriptor copied to its end. ``on_event`` is called as things
-        happen; output events hold what the command prints.
+        names clash. ``workspace`` is a directory, as path or descriptor. ``timeout`` (seconds, or
+        "500ms") and ``limits`` (memory and output: bytes, or "64MiB"; pids) only tighten the
+        profile. ``input`` is given to the command: bytes, a text as UTF-8, or a descriptor copied
+        to its end. ``on_event`` is called as things happen; output events hold what the command
+        prints.
 
         Raises:
             SandboxdError: the request could not be judged or carried out.
@@ -95,8 +96,8 @@ class Client:
         *,
         arguments: Mapping[str, object] | None = None,
         workspace: str | os.PathLike[str] | int | None = None,
-        timeout: float | None = None,
-        limits: Mapping[str, int] | None = None,
+        timeout: float | str | None = None,
+        limits: Mapping[str, int | str] | None = None,
         env: Mapping[str, str] | None = None,
         reason: str = "",
         idempotency_key: str | None = None,
@@ -122,8 +123,8 @@ class Client:
         *,
         arguments: Mapping[str, object] | None = None,
         workspace: str | os.PathLike[str] | int | None = None,
-        timeout: float | None = None,
-        limits: Mapping[str, int] | None = None,
+        timeout: float | str | None = None,
+        limits: Mapping[str, int | str] | None = None,
         env: Mapping[str, str] | None = None,
         **named: object,
     ) -> Verdict:
@@ -139,7 +140,7 @@ class Client:
         proposal: str,
         /,
         *,
-        input: bytes | int | None = None,  # noqa: A002  # as run
+        input: str | bytes | int | None = None,  # noqa: A002  # as run
         check: bool = False,
         on_event: Callable[[Event], None] | None = None,
     ) -> Run:
@@ -149,9 +150,10 @@ class Client:
             done = self._lines.call(call, on_event)
         return done.check() if check else done
 
-    def wait(self, proposal: str, /, *, timeout: float | None = None) -> Proposal:
-        """Wait until a proposal is no longer pending, or for ``timeout`` seconds."""
-        return self._lines.call(calls.wait_proposal(proposal, timeout))
+    def wait(self, proposal: str, /, *, timeout: float | str | None = None) -> Proposal:
+        """Wait until a proposal is no longer pending, or for ``timeout`` (as for `run`)."""
+        seconds = None if timeout is None else seconds_of(timeout)
+        return self._lines.call(calls.wait_proposal(proposal, seconds))
 
     def cancel(self, proposal: str, /) -> Proposal:
         """Take a proposal back."""
@@ -192,7 +194,7 @@ class AdminClient:
         self.close()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, for good: a later call is a `UsageError`."""
         self._lines.close()
 
     def pending(self) -> tuple[Proposal, ...]:

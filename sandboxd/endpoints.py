@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from sandboxd.errors import UsageError
+
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -48,22 +50,47 @@ def shipped_profiles() -> str:
 
 
 def default_endpoints() -> Endpoints:
-    """Derive all paths from the environment and the effective uid."""
+    """Derive all paths from the environment and the effective uid.
+
+    Raises:
+        UsageError: one lies in the user's home, and HOME does not tell where that is.
+
+    """
     env, uid = os.environ, os.geteuid()
-    home = env.get("HOME") or "/"
+    runtime, state = env.get("SANDBOXD_RUNTIME_DIR", ""), env.get("SANDBOXD_STATE_DIR", "")
+    profiles = env.get("SANDBOXD_PROFILES")
     if uid == 0:
-        runtime, state = "/run/sandboxd", "/var/lib/sandboxd"
+        runtime, state = runtime or "/run/sandboxd", state or "/var/lib/sandboxd"
         own: tuple[str, ...] = ("/etc/sandboxd/profiles",)
     else:
-        state = os.path.join(env.get("XDG_STATE_HOME") or f"{home}/.local/state", "sandboxd")
-        run_user = env.get("XDG_RUNTIME_DIR") or f"/run/user/{uid}"
-        usable = os.path.isdir(run_user) and os.access(run_user, os.W_OK)
-        runtime = os.path.join(run_user, "sandboxd") if usable else os.path.join(state, "run")
-        config = env.get("XDG_CONFIG_HOME") or f"{home}/.config"
-        own = ("/etc/sandboxd/profiles", os.path.join(config, "sandboxd", "profiles"))
-    profiles = env.get("SANDBOXD_PROFILES")
+        runtime, state = runtime or _runtime_of_user(uid), state or _state_of_user()
+        config = "" if profiles else _of_user("XDG_CONFIG_HOME", ".config")
+        own = ("/etc/sandboxd/profiles", os.path.join(config, "profiles"))
     return Endpoints(
-        runtime_dir=env.get("SANDBOXD_RUNTIME_DIR") or runtime,
-        state_dir=env.get("SANDBOXD_STATE_DIR") or state,
+        runtime_dir=runtime,
+        state_dir=state,
         profile_dirs=tuple(profiles.split(":")) if profiles else (shipped_profiles(), *own),
     )
+
+
+def _runtime_of_user(uid: int) -> str:
+    run_user = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{uid}"
+    if os.path.isdir(run_user) and os.access(run_user, os.W_OK):
+        return os.path.join(run_user, "sandboxd")
+    return os.path.join(_state_of_user(), "run")
+
+
+def _state_of_user() -> str:
+    return _of_user("XDG_STATE_HOME", ".local/state")
+
+
+def _of_user(variable: str, below_home: str) -> str:
+    """Return our directory in the one that ``variable`` names, else in its place in the home."""
+    directory, home = os.environ.get(variable), os.environ.get("HOME", "")
+    if not directory and not os.path.isabs(home):
+        problem = f"is {home!r}, no absolute path" if home else "is not set"
+        raise UsageError(
+            f"cannot tell where sockets, state and profiles are: HOME {problem}, "
+            f"and {variable} is not set"
+        )
+    return os.path.join(directory or os.path.join(home, below_home), "sandboxd")

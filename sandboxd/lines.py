@@ -16,7 +16,7 @@ from typing import Generic, Literal, TypeVar
 
 from sandboxd.calls import Call
 from sandboxd.endpoints import Endpoints, default_endpoints
-from sandboxd.errors import Unavailable
+from sandboxd.errors import Unavailable, UsageError
 from sandboxd.feed import Feed
 from sandboxd.protocol import Event
 from sandboxd.wire import ConnectionLost, Replies, Reply
@@ -121,16 +121,24 @@ class Kept(Generic[L]):
     def __init__(self) -> None:
         self._lines: list[L] = []
         self._owner = os.getpid()
+        self._closed = False
 
     def close(self) -> None:
-        """Close all of them."""
-        while self._lines:
-            self._lines.pop().close()
+        """Close all of them, for good."""
+        self._closed = True
+        self._close_lines()
 
     def take(self) -> L | None:
-        """Return one that the daemon has not closed meanwhile, if there is any."""
+        """Return one that the daemon has not closed meanwhile, if there is any.
+
+        Raises:
+            UsageError: it is closed, so nothing more is called.
+
+        """
+        if self._closed:
+            raise UsageError("cannot use this client any more: it is closed")
         if self._owner != os.getpid():  # after fork(2) the connections are the parent's
-            self.close()
+            self._close_lines()
             self._owner = os.getpid()
         with contextlib.suppress(IndexError):  # another thread may take the last one
             while True:
@@ -142,10 +150,14 @@ class Kept(Generic[L]):
 
     def put_back(self, line: L) -> None:
         """Keep ``line`` if it can be used again, else close it."""
-        if line.clean and len(self._lines) < _IDLE_LIMIT:
+        if line.clean and not self._closed and len(self._lines) < _IDLE_LIMIT:
             self._lines.append(line)
         else:
             line.close()
+
+    def _close_lines(self) -> None:
+        while self._lines:
+            self._lines.pop().close()
 
 
 class Lines:

@@ -65,28 +65,70 @@ def test_bounds_and_the_rest_are_members_of_the_request(kind: str, serve: Serve)
     }
 
 
-WRONG: list[dict[str, Any]] = [
-    {"timeout": 0},
-    {"timeout": -1},
-    {"timeout": float("nan")},
-    {"limits": {"wall": 1}},
-    {"workspace": "/nonexistent"},
-    {"workspace": "/etc/passwd"},
-    {"workspace": "nul\0"},
-    {"text": "\udcff"},
+@both
+def test_bounds_may_be_written_with_their_units(kind: str, serve: Serve) -> None:
+    server = serve(saying(ran()))
+    with opened(kind, server.path) as client:
+        client.run("c", timeout="500ms", limits={"memory": "64MiB", "output": "1KiB"})
+    limits = server.calls()[0]["parameters"]["limits"]
+    assert limits == {"wall_ms": 500, "memory": 64 << 20, "output": 1024}
+
+
+CYCLE: list[Any] = []
+CYCLE.append(CYCLE)
+WRONG: list[tuple[dict[str, Any], str]] = [  # what is asked, what the message names
+    ({"timeout": 0}, "timeout"),
+    ({"timeout": -1}, "timeout"),
+    ({"timeout": float("nan")}, "timeout"),
+    ({"timeout": "5"}, "timeout.*500ms"),
+    ({"timeout": [5]}, "timeout of type list"),
+    ({"limits": {"wall": 1}}, "limits are memory, pids, output"),
+    ({"limits": {"memory": "64"}}, "memory.*64KiB"),
+    ({"limits": {"memory": 0.5}}, "memory.*bytes"),
+    ({"limits": {"pids": "9"}}, "pids.*a number"),
+    ({"input": 0.5}, "input of type float"),
+    ({"input": "\udcff"}, "input"),
+    ({"workspace": "/nonexistent"}, "workspace"),
+    ({"workspace": "/etc/passwd"}, "workspace"),
+    ({"workspace": "nul\0"}, "workspace"),
+    ({"text": "\udcff"}, "UTF-8"),
+    ({"text": b"bytes"}, "'text'.*bytes"),
+    ({"text": {"a", "b"}}, "'text'.*set"),
+    ({"text": [{"deep": object()}]}, "'text'.*object"),
+    ({"text": {1: "x"}}, "'text'.*dict"),
+    ({"text": float("inf")}, "'text'.*inf"),
+    ({"text": CYCLE}, "'text'.*itself"),
 ]
 
 
 @both
-@pytest.mark.parametrize("words", WRONG)
+@pytest.mark.parametrize(("words", "named"), WRONG)
 def test_what_cannot_be_asked_is_a_usage_error_and_sends_nothing(
-    kind: str, words: dict[str, Any], directory: str
+    kind: str, words: dict[str, Any], named: str, directory: str
 ) -> None:
     with opened(kind, os.path.join(directory, "nobody")) as client:
         before = len(os.listdir("/proc/self/fd"))
-        with pytest.raises(UsageError):
+        with pytest.raises(UsageError, match=f"^cannot .*{named}"):
             client.run("c", **words)
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+@both
+def test_a_client_that_is_closed_stays_closed(kind: str, serve: Serve) -> None:
+    server = serve(one_each(ran()))
+    with opened(kind, server.path) as client:
+        client.run("c")
+        client.close()
+        with pytest.raises(UsageError, match="it is closed"):
+            client.run("c")
+
+
+def test_asyncio_takes_no_descriptor_as_input(directory: str) -> None:
+    with (
+        opened("asyncio", os.path.join(directory, "nobody")) as client,
+        pytest.raises(UsageError, match="descriptor"),
+    ):
+        client.run("c", input=0)
 
 
 @both

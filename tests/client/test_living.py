@@ -60,6 +60,17 @@ def test_bytes_go_in_and_come_out_as_they_are(client: Any) -> None:
     assert run.stdout.bytes() == data
 
 
+def test_a_text_goes_in_as_utf_8(client: Any) -> None:
+    assert client.run("shell", script="cat", input="äöü").stdout.bytes() == "äöü".encode()
+
+
+def test_a_text_says_where_something_is_missing(client: Any) -> None:
+    stream = client.run("shell", script="seq 100000").stdout
+    seam = f"\n[... {stream.dropped_bytes} bytes not shown ...]\n"
+    head, tail = stream.text().split(seam)
+    assert stream.text(seam=False) == head + tail == stream.bytes().decode()
+
+
 def test_events_hold_what_the_record_holds(client: Any) -> None:
     events: list[Event] = []
     run = client.run("shell", script="echo out; echo err >&2; exit 3", on_event=events.append)
