@@ -54,10 +54,10 @@ def stop_running(endpoints: Endpoints) -> int | None:
     """End the daemon of ``endpoints`` and wait for it; return its pid, None if none runs.
 
     Raises:
-        Unavailable: it does not end.
+        Unavailable: it cannot be told to end, or does not.
 
     """
-    pid = _holder(endpoints.lock_path)
+    pid = holder(endpoints)
     if pid is None:
         return None
     try:
@@ -65,28 +65,42 @@ def stop_running(endpoints: Endpoints) -> int | None:
     except ProcessLookupError:
         return None
     try:
-        if _holder(endpoints.lock_path) != pid:  # else the pid may be another process by now
+        if holder(endpoints) != pid:  # else the pid may be another process by now
             return None
         signal.pidfd_send_signal(pidfd, signal.SIGTERM)
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
         if not poll.poll(_PATIENCE_MS):
             raise Unavailable(f"cannot stop the daemon, pid {pid}: it does not end")
+    except ProcessLookupError:
+        return pid  # it has ended by itself
+    except OSError as error:
+        raise Unavailable(f"cannot stop the daemon, pid {pid}: {error.strerror}") from None
     finally:
         os.close(pidfd)
     return pid
 
 
-def _holder(lock_path: str) -> int | None:
-    """Return the pid of the daemon that holds the lock, None if nobody does."""
+def holder(endpoints: Endpoints) -> int | None:
+    """Return the pid of the daemon that holds the lock of ``endpoints``, None if nobody does.
+
+    Raises:
+        Unavailable: that cannot be told.
+
+    """
+    path = endpoints.lock_path
     try:
-        with open(lock_path, encoding="ascii") as lock:
+        with open(path, encoding="ascii") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return int(lock.read())
-    except (OSError, ValueError):
+    except FileNotFoundError:
         return None
+    except ValueError:
+        raise Unavailable(f"cannot tell who holds {path}: a daemon is just starting") from None
+    except OSError as error:
+        raise Unavailable(f"cannot tell whether a daemon runs: {path}: {error.strerror}") from None
     return None
 
 

@@ -1,6 +1,7 @@
 """Can this host carry sandboxes, and if not, who forbids it and what is the smallest remedy?
 
-Readings of the kernel and one attempt at the very call that a launcher makes; no daemon is asked.
+Readings of the kernel and one attempt at the very call that a launcher makes, and what a daemon
+says of itself; none is asked here.
 A remedy widens as little as possible: a rule for one program comes before a switch for all.
 """
 
@@ -13,7 +14,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+import sandboxd
 from launcher import syscalls
+from sandboxd.protocol import DaemonStatus
 
 KERNEL_FLOOR = (5, 14)
 _LANDLOCK_VERSION = 1  # LANDLOCK_CREATE_RULESET_VERSION, <linux/landlock.h>
@@ -200,6 +203,38 @@ def sysctls(proc: str) -> list[Row]:
             fix = f"sysctl -w {name}={least}: {meaning}"
             rows.append(Row(name=name, verdict="note", found=f"is {value}", fix=fix))
     return rows
+
+
+def daemon(status: DaemonStatus) -> list[Row]:
+    """Return what the daemon says of itself."""
+    rows = [
+        Row(name="daemon", verdict="ok", found=f"pid {status.pid}, {status.profiles} profiles")
+    ]
+    if status.version != sandboxd.__version__ or status.started_at < installed_at():
+        found = f"started before this installation: it is version {status.version}"
+        fix = "sandboxctl stop; the next client starts the one that is installed"
+        rows.append(Row(name="daemon's code", verdict="note", found=found, fix=fix))
+    if status.cgroup == "none":
+        fix = "delegate a cgroup (systemd: Delegate=yes); until then rlimits and a watchdog hold"
+        rows.append(Row(name="cgroup", verdict="note", found=status.cgroup_reason, fix=fix))
+    else:
+        rows.append(Row(name="cgroup", verdict="ok", found=status.cgroup))
+    if status.groups_retained:
+        groups = ", ".join(map(str, status.groups_retained))
+        fix = "commands keep the access these groups give; leave them, or serve as root"
+        rows.append(Row(name="groups", verdict="note", found=f"retained: {groups}", fix=fix))
+    return rows
+
+
+def installed_at() -> int:
+    """Return when a file of the code was last put in place, in milliseconds since 1970."""
+    times = [
+        entry.stat().st_mtime_ns
+        for package in (os.path.dirname(__file__), os.path.dirname(syscalls.__file__))
+        for entry in os.scandir(package)
+        if entry.name.endswith(".py")
+    ]
+    return max(times) // 1_000_000
 
 
 def _importable(name: str) -> bool:

@@ -16,9 +16,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from sandboxd.client import AdminClient, Client
-from sandboxd.doctor import Row, examine_host
+from sandboxd.doctor import Row, daemon, examine_host
 from sandboxd.errors import SandboxdError, SetupFailed
-from sandboxd.protocol import DaemonStatus, Run
+from sandboxd.protocol import Run
 
 _PROBE_PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "doctor_probe.py")
 _ENDLESS = "while True: pass"
@@ -47,28 +47,12 @@ def examine() -> list[Row]:
     rows = examine_host()
     try:
         with AdminClient() as admin:
-            rows += _daemon(admin.status())
+            rows += daemon(admin.status())
     except SandboxdError as fault:
         fix = "mend what fails above, then run sandboxctl doctor again"
         return [*rows, Row(name="daemon", verdict="fail", found=fault.message, fix=fix)]
     with surroundings() as around, Client() as client:
         return rows + _containment(client, around) + _limits(client, around) + _policy(client)
-
-
-def _daemon(status: DaemonStatus) -> list[Row]:
-    rows = [
-        Row(name="daemon", verdict="ok", found=f"pid {status.pid}, {status.profiles} profiles")
-    ]
-    if status.cgroup == "none":
-        fix = "delegate a cgroup (systemd: Delegate=yes); until then rlimits and a watchdog hold"
-        rows.append(Row(name="cgroup", verdict="note", found=status.cgroup_reason, fix=fix))
-    else:
-        rows.append(Row(name="cgroup", verdict="ok", found=status.cgroup))
-    if status.groups_retained:
-        groups = ", ".join(map(str, status.groups_retained))
-        fix = "commands keep the access these groups give; leave them, or serve as root"
-        rows.append(Row(name="groups", verdict="note", found=f"retained: {groups}", fix=fix))
-    return rows
 
 
 @contextmanager
@@ -220,10 +204,10 @@ CLAIMS = (
 
 def _limits(client: Client, around: Surroundings) -> list[Row]:
     """Let commands go past their limits of time, memory and processes."""
-    trials: tuple[tuple[str, str, dict[str, int], float, Callable[[Run], bool]], ...] = (
-        ("limit of time", _ENDLESS, {}, 0.5, lambda run: run.status == "timed_out"),
+    trials: tuple[tuple[str, str, dict[str, int], float, Callable[[Run], str]], ...] = (
+        ("limit of time", _ENDLESS, {}, 0.5, _time_was_over),
         ("limit of memory", _GREEDY, {"memory": 64 << 20}, 30, _memory_refused),
-        ("limit of processes", _FORKING, {"pids": 16}, 30, lambda run: "refused" in _text(run)),
+        ("limit of processes", _FORKING, {"pids": 16}, 30, _fork_refused),
     )
     rows = []
     for name, code, limits, timeout, held in trials:
@@ -234,16 +218,26 @@ def _limits(client: Client, around: Surroundings) -> list[Row]:
         except SandboxdError as fault:
             rows.append(_broken(fault))
             continue
-        if held(run):
-            rows.append(Row(name=name, verdict="ok", found=_told(run)))
+        if seen := held(run):
+            rows.append(Row(name=name, verdict="ok", found=seen))
         else:
             fix = "see the row cgroup"
             rows.append(Row(name=name, verdict="fail", found=_told(run), fix=fix))
     return rows
 
 
-def _memory_refused(run: Run) -> bool:
-    return run.limit == "memory" or "MemoryError" in run.stderr.text()
+def _time_was_over(run: Run) -> str:
+    return f"ended after {run.wall_ms:.0f} ms" if run.status == "timed_out" else ""
+
+
+def _memory_refused(run: Run) -> str:
+    if run.limit == "memory":
+        return "ended at its limit"
+    return "allocation refused" if "MemoryError" in run.stderr.text() else ""
+
+
+def _fork_refused(run: Run) -> str:
+    return "fork refused" if run.stdout.text() == "refused\n" else ""
 
 
 def _policy(client: Client) -> list[Row]:
@@ -281,7 +275,3 @@ def _told(run: Run) -> str:
 
 def _advice(run: Run) -> str:
     return run.denials[0].advice if run.denials else "the shipped profile python must be usable"
-
-
-def _text(run: Run) -> str:
-    return run.stdout.text()

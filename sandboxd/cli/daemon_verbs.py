@@ -7,7 +7,8 @@ import os
 
 import sandboxd
 from sandboxd import autostart, doctor_report
-from sandboxd.cli.terminal import put_json, put_line, put_table
+from sandboxd.cli.terminal import complain, put_json, put_line, put_table
+from sandboxd.doctor import Row
 from sandboxd.endpoints import default_endpoints
 from sandboxd.errors import Unavailable
 
@@ -25,12 +26,24 @@ def doctor(options: argparse.Namespace) -> int:
     for row in rows:
         if row.fix:
             put_line(f"{row.name}: {row.fix}")
-    put_line(f"{len(failed)} of {len(rows)} fail" if failed else "every protection is proven")
+    put_line(_conclusion(rows))
     return _FAILED if failed else 0
 
 
+def _conclusion(rows: list[Row]) -> str:
+    failed = sum(row.verdict == "fail" for row in rows)
+    if failed:
+        return f"{failed} of {len(rows)} fail"
+    degraded = [row.found for row in rows if row.name == "degraded"]
+    return "; degraded: ".join(["every protection is proven", *degraded])
+
+
 def serve(options: argparse.Namespace) -> int:
-    """Become the daemon, in the foreground."""
+    """Become the daemon, in the foreground; say first what will keep it from starting."""
+    elsewhere = any(word.startswith("--r") for word in options.options)  # argparse abbreviates
+    pid = None if elsewhere else autostart.holder(default_endpoints())
+    if pid is not None:
+        complain(f"cannot serve here: a daemon runs already, pid {pid}; `sandboxctl stop` ends it")
     argv = autostart.daemon_argv("--foreground", *options.options)
     try:
         os.execv(argv[0], argv)  # noqa: S606  # no shell is what is wanted

@@ -356,6 +356,13 @@ def test_serve_is_the_daemon_in_the_foreground(place: Place) -> None:
         if events[-1] == "serving":
             break
     assert place.pid() == running.pid
+    second = place.ctl("serve")
+    assert second.returncode == 3
+    told, logged = second.stderr.splitlines()
+    assert told.startswith(
+        f"sandboxctl: cannot serve here: a daemon runs already, pid {running.pid};".encode()
+    )
+    assert json.loads(logged)["event"] == "cannot_start"
     running.send_signal(signal.SIGTERM)
     running.communicate(timeout=30)
     assert running.returncode == 0

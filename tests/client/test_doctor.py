@@ -5,13 +5,18 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
+import sandboxd
 from sandboxd import doctor, doctor_report
+from sandboxd.client import AdminClient
 from sandboxd.doctor import UsernsAttempt
 from tests.client.living import Place
+from tests.client.scripted import Scripted, one_each, reply
 
 
 @dataclass(frozen=True)
@@ -97,9 +102,35 @@ def test_every_protection_is_proven_here(living: Place) -> None:
         "no ptrace",
         "CapEff is empty",
     } <= names
+    assert found(report, "limit of processes") == ["fork refused"]
     text = living.ctl("doctor")
     assert text.returncode == 0
-    assert text.stdout.endswith(b"every protection is proven\n")
+    degraded = "; degraded: ".join(["every protection is proven", *found(report, "degraded")])
+    assert text.stdout.decode().endswith(f"\n{degraded}\n")
+
+
+def found(report: Any, name: str) -> list[str]:
+    return [row["found"] for row in report["rows"] if row["name"] == name]
+
+
+OLDER = [  # version, started, whether it is noted
+    (sandboxd.__version__, doctor.installed_at() + 60_000, False),
+    ("0.0.0", doctor.installed_at() + 60_000, True),
+    (sandboxd.__version__, doctor.installed_at() - 1, True),
+]
+
+
+@pytest.mark.parametrize(("version", "started_at", "noted"), OLDER)
+def test_a_daemon_of_another_installation_is_noted(
+    serve: Callable[..., Scripted], version: str, started_at: int, *, noted: bool
+) -> None:
+    status = STATUS | {"version": version, "started_at": started_at}
+    server = serve(one_each(reply({"status": status})))
+    with AdminClient(server.path) as admin:
+        rows = doctor.daemon(admin.status())
+    assert [row.found for row in rows if "sandboxctl stop" in row.fix] == [
+        f"started before this installation: it is version {version}"
+    ] * noted
 
 
 @pytest.mark.kernel
@@ -128,6 +159,11 @@ def test_a_profile_that_cannot_be_used_fails_the_doctor(place: Place) -> None:
     assert failed == ["run", "limit of time", "limit of memory", "limit of processes"]
 
 
+STATUS = {
+    "pid": 1, "uid": 0, "mode": "user", "running": 0, "launcher_pid": 2, "launcher_restarts": 0,
+    "cgroup": "v2", "cgroup_reason": "", "landlock_abi": 6, "groups_retained": [], "profiles": 1,
+    "state_dir": "/s", "profile_dirs": [],
+}  # fmt: skip
 FOUND = {
     "write inside": "ok", "write outside": "ENOENT", "write to the system": "EROFS",
     "own socket": "ok", "host port": "ECONNREFUSED", "host socket": "ECONNREFUSED",
