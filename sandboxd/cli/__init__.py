@@ -11,8 +11,8 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from sandboxd.cli.terminal import complain, put_json
-from sandboxd.errors import SandboxdError
+from sandboxd.cli.terminal import complain, put_json, spoken
+from sandboxd.errors import SandboxdError, UsageError
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141  # as a shell says it of a command that SIGPIPE ended
@@ -30,7 +30,7 @@ def run(arguments: list[str]) -> int:
     except SandboxdError as fault:
         if "--json" in arguments and "exec" not in arguments[:1]:
             put_json(plain_fault(fault))
-        complain(fault.message)
+        complain(spoken(fault.message, fault.field))
         return fault.exit_status
     except BrokenPipeError:
         return _BROKEN_PIPE
@@ -52,6 +52,10 @@ def _dispatch(arguments: list[str]) -> int:
         from sandboxd.cli.exec_verb import run_exec
 
         return run_exec(arguments[1:])
+    if arguments[:2] == ["--json", "exec"]:
+        raise UsageError(
+            "cannot answer exec with JSON, since it passes output through: --status-fd N gets it"
+        )
     from sandboxd.cli.parser import parse
 
     options = parse(arguments)

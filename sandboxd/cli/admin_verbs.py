@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 
 from launcher.records import to_plain
-from sandboxd.cli.proposal_verbs import present
+from sandboxd.cli.endings import signal_name
+from sandboxd.cli.ids import naming, whole_proposal, whole_run
 from sandboxd.cli.terminal import put_json, put_line, put_table
 from sandboxd.client import AdminClient
 from sandboxd.protocol import Proposal, Run
@@ -32,10 +33,13 @@ def runs(options: argparse.Namespace) -> int:
 
 def kill(options: argparse.Namespace) -> int:
     """End a run now."""
-    with AdminClient() as client:
-        client.kill(options.run)
+    run = whole_run(options.run, active=True)
+    with AdminClient() as client, naming("run", run):
+        client.kill(run)
     if options.json:
         put_json({})
+    else:
+        put_line(f"{run} killed")
     return 0
 
 
@@ -53,12 +57,12 @@ def pending(options: argparse.Namespace) -> int:
 
 def approve(options: argparse.Namespace) -> int:
     """Allow a pending proposal."""
-    return _decide(options, lambda client: client.approve(options.proposal))
+    return _decide(options, lambda client, proposal: client.approve(proposal))
 
 
 def reject(options: argparse.Namespace) -> int:
     """Refuse a pending proposal."""
-    return _decide(options, lambda client: client.reject(options.proposal, options.message))
+    return _decide(options, lambda client, whole: client.reject(whole, options.message))
 
 
 def reload(options: argparse.Namespace) -> int:
@@ -108,16 +112,23 @@ def _show_pending(proposal: Proposal) -> None:
     put_line(f"  expires    {_at(proposal.expires_at)}")
 
 
-def _decide(options: argparse.Namespace, decide: Callable[[AdminClient], Proposal]) -> int:
-    with AdminClient() as client:
-        proposal = decide(client)
-    present(proposal, options)
+def _decide(options: argparse.Namespace, decide: Callable[[AdminClient, str], Proposal]) -> int:
+    whole = whole_proposal(options.proposal)
+    with AdminClient() as client, naming("proposal", whole):
+        decided = decide(client, whole)
+    if options.json:
+        put_json(decided)
+    else:
+        put_line(f"{decided.id} {decided.state}")
     return 0
 
 
 def _end_of(run: Run) -> str:
-    detail = run.limit or (run.exit_code if run.status == "exited" else run.signal)
-    return run.status if detail is None else f"{run.status} {detail}"
+    if run.status == "exited":
+        return f"exited {run.exit_code}"
+    if run.status == "signaled":
+        return f"signaled {signal_name(run.signal)}"
+    return f"{run.status} {run.limit}" if run.limit else run.status
 
 
 def _brief(run: Run) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from sandboxd.cli.terminal import STDERR, STDOUT, complain
+from sandboxd.cli.terminal import STDERR, STDOUT, complain, spoken
 from sandboxd.protocol import Denial, Event, Run, Stream
 
 _NOT_RUN = {
@@ -72,7 +72,7 @@ def explain(run: Run) -> None:
         case "limit_exceeded":
             complain(f"cannot go on with {what}: it has met its limit of {run.limit}")
         case "signaled":
-            complain(f"cannot go on with {what}: {_signal_name(run.signal)} has ended it")
+            complain(f"cannot go on with {what}: {signal_name(run.signal)} has ended it")
         case "cancelled":
             complain(f"cannot go on with {what}: it was cancelled")
         case "lost" | "running":
@@ -81,13 +81,19 @@ def explain(run: Run) -> None:
 
 def describe_denials(denials: tuple[Denial, ...]) -> str:
     """Return one line for each denial, with its advice."""
-    return "\n".join(
-        f"{denial.message}; {denial.advice}" if denial.advice else denial.message
-        for denial in denials
-    )
+    return "\n".join(map(_describe, denials))
 
 
-def _signal_name(number: int | None) -> str:
+def _describe(denial: Denial) -> str:
+    target = denial.target if denial.kind == "argument" else None  # a command may be named so too
+    message, advice = spoken(denial.message, target), denial.advice
+    if denial.reason == "NOT_IN_ALLOWLIST":
+        advice = advice.replace("ListCommands", "`sandboxctl commands`")
+    return f"{message}; {advice}" if advice else message
+
+
+def signal_name(number: int | None) -> str:
+    """Return the name of a signal(7), or its number if it has none."""
     try:
         return signal.Signals(number or 0).name
     except ValueError:

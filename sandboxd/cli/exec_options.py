@@ -8,35 +8,25 @@ from dataclasses import dataclass, field
 
 from sandboxd.errors import UsageError
 
-USAGE = (
-    "usage: sandboxctl exec --profile NAME [-w DIR] [-i] [--timeout 10s] [--reason TEXT] "
-    "[--env NAME=VALUE] [--status-fd N] -- COMMAND [ARGUMENT ...]"
-)
-HELP = f"""{USAGE}
-
-Run a command line under a shell profile, such as sh, with its output passed through.
-
-  -p, --profile NAME  the profile: one whose only argument is a script
-  -w DIR              the directory to grant; without it, the current one
-  -i                  give the command this standard input; else it is at its end
-  --timeout TIME      at most so long, such as "10s"
-  --reason TEXT       shown to whoever decides
-  --env NAME=VALUE    set a variable that the profile lets pass
-  --status-fd N       write the record to this descriptor, as JSON"""
+USAGE = "usage: sandboxctl exec --profile NAME [OPTION ...] -- COMMAND [ARGUMENT ...]"
+_HELP = ("-h", "--help")
+_STDIN = ("-i", "--stdin")
 
 
 @dataclass(slots=True)
 class ExecOptions:
-    """The command line of ``exec``."""
+    """The command line of ``exec``. ``help`` was asked for if it is set, and nothing else."""
 
     profile: str = ""
     workspace: str | None = None
     interactive: bool = False
     timeout: float | None = None
+    limits: dict[str, int] = field(default_factory=dict)
     reason: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     status_fd: int | None = None
     argv: list[str] = field(default_factory=list)
+    help: bool = False
 
 
 def parse_exec(arguments: list[str]) -> ExecOptions:
@@ -53,19 +43,31 @@ def parse_exec(arguments: list[str]) -> ExecOptions:
         if word == "--":
             options.argv = left
             break
-        if word in {"-i", "--stdin"}:
+        if word in _HELP:
+            return ExecOptions(help=True)
+        if word in _STDIN:
             options.interactive = True
             continue
-        name, equals, value = word.partition("=")
-        if not equals or not name.startswith("--"):
-            name, value = word, left.pop(0) if left else ""
-        setter = _SETTERS.get(name)
+        name, value = _split(word)
+        if value is None:
+            value = left.pop(0) if left else ""
+        setter = SETTERS.get(name)
         if setter is None or not value:
             raise UsageError(f"cannot read {word!r}\n{USAGE}")
         setter(options, value)
     if not options.profile or not options.argv:
         raise UsageError(f"cannot run nothing: --profile and a command are needed\n{USAGE}")
     return options
+
+
+def _split(word: str) -> tuple[str, str | None]:
+    """Take ``--name=value`` and ``-nvalue`` apart; any other word has no value in it."""
+    name, equals, value = word.partition("=")
+    if equals and name.startswith("--"):
+        return name, value
+    if word[:2] in SETTERS and len(word) > 2:
+        return word[:2], word[2:]
+    return word, None
 
 
 def _set_profile(options: ExecOptions, value: str) -> None:
@@ -79,8 +81,27 @@ def _set_workspace(options: ExecOptions, value: str) -> None:
 def _set_timeout(options: ExecOptions, value: str) -> None:
     from sandboxd.units import parse_duration
 
+    options.timeout = _read(parse_duration, value) / 1000
+
+
+def _set_size(name: str) -> Callable[[ExecOptions, str], None]:
+    def set_size(options: ExecOptions, value: str) -> None:
+        from sandboxd.units import parse_size
+
+        options.limits[name] = _read(parse_size, value)
+
+    return set_size
+
+
+def _set_pids(options: ExecOptions, value: str) -> None:
+    if not value.isdecimal():
+        raise UsageError(f"cannot read {value!r}: --pids takes a number")
+    options.limits["pids"] = int(value)
+
+
+def _read(parse: Callable[[str], int], value: str) -> int:
     try:
-        options.timeout = parse_duration(value) / 1000
+        return parse(value)
     except ValueError as error:
         raise UsageError(str(error)) from None
 
@@ -117,13 +138,34 @@ def parse_fd(text: str) -> int:
     return fd
 
 
-_SETTERS: dict[str, Callable[[ExecOptions, str], None]] = {
+SETTERS: dict[str, Callable[[ExecOptions, str], None]] = {
     "-p": _set_profile,
     "--profile": _set_profile,
     "-w": _set_workspace,
     "--workspace": _set_workspace,
     "--timeout": _set_timeout,
+    "--memory": _set_size("memory"),
+    "--pids": _set_pids,
+    "--output": _set_size("output"),
     "--reason": _set_reason,
     "--env": _set_environment,
     "--status-fd": _set_status_fd,
 }
+HELP = f"""{USAGE}
+
+Run a command line under a profile, with its output, signals and exit status passed through.
+
+options:
+  -h, --help            show this help
+  -p, --profile NAME    the profile: one whose only argument is a script, such as sh
+  -w, --workspace DIR   the directory to grant; without it the current directory is
+                        granted, if the profile works in one
+  -i, --stdin           give the command this standard input; without it there is none
+  --timeout TIME        at most so long, such as "10s"
+  --memory SIZE         at most so much, such as "256MiB"
+  --pids N              at most so many processes
+  --output SIZE         keep at most so much of each stream
+  --reason TEXT         shown to whoever decides
+  --env NAME=VALUE      set a variable that the profile lets pass
+  --status-fd N         write the record, or the fault, to this descriptor as JSON
+"""

@@ -1,7 +1,6 @@
 """How is a command line run under a profile, as if it had been typed without ``sandboxctl``?
 
-    sandboxctl exec --profile NAME [-w DIR] [-i] [--timeout 10s] [--reason TEXT]
-                    [--env NAME=VALUE]… [--status-fd N] -- COMMAND [ARGUMENT…]
+    sandboxctl exec --profile NAME [OPTION…] -- COMMAND [ARGUMENT…]
 
 Output passes through byte for byte as it comes, signals are passed on, the exit status is kept,
 and nothing is said but what could not be done. Imports are kept to what a run needs.
@@ -11,6 +10,7 @@ from __future__ import annotations
 
 import shlex
 import signal
+from typing import TYPE_CHECKING
 
 from sandboxd.cli import plain_fault
 from sandboxd.cli.endings import Shown, explain
@@ -19,6 +19,9 @@ from sandboxd.cli.terminal import STDOUT, put_json, write_all
 from sandboxd.client import Client
 from sandboxd.errors import Conflict, NotFound, SandboxdError, UsageError
 from sandboxd.protocol import CommandInfo, Event, Run
+
+if TYPE_CHECKING:
+    import argparse
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -33,10 +36,10 @@ class Interrupted(Exception):
 
 def run_exec(arguments: list[str]) -> int:
     """Run ``sandboxctl exec`` with these ``arguments`` and return its exit status."""
-    if arguments[:1] in (["-h"], ["--help"]):
-        write_all(STDOUT, HELP.encode() + b"\n")
-        return 0
     options = parse_exec(arguments)
+    if options.help:
+        write_all(STDOUT, HELP.encode())
+        return 0
     try:
         with Client() as client:
             run = _carry_out(client, options)
@@ -50,6 +53,11 @@ def run_exec(arguments: list[str]) -> int:
         put_json(run, options.status_fd)
     explain(run)
     return run.exit_status
+
+
+def carry_out(options: argparse.Namespace) -> int:
+    """Run it where argparse has come upon it, behind options of ``sandboxctl`` itself."""
+    return run_exec(options.words)
 
 
 class _Signals:
@@ -88,6 +96,7 @@ def _carry_out(client: Client, options: ExecOptions) -> Run:
         arguments={"script": shlex.join(options.argv)},
         workspace=_workspace(client.commands(), options),
         timeout=options.timeout,
+        limits=options.limits,
         input=0 if options.interactive else None,
         env=options.environment,
         reason=options.reason,

@@ -8,7 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from sandboxd.cli import admin_verbs, daemon_verbs, profile_verbs, proposal_verbs, run_verbs
+from sandboxd.cli import (
+    admin_verbs,
+    daemon_verbs,
+    exec_verb,
+    profile_verbs,
+    proposal_verbs,
+    run_verbs,
+)
 from sandboxd.cli.exec_options import USAGE as EXEC_USAGE
 from sandboxd.cli.terminal import STDOUT, complain, write_all
 from sandboxd.units import parse_duration, parse_size
@@ -63,8 +70,10 @@ def _size(text: str) -> int:
 
 
 _COMMAND = _option("command", metavar="NAME", help="the command, by its profile's name")
-_PROPOSAL = _option("proposal", metavar="PROPOSAL", help="the id of a proposal")
-_RUN = _option("run", metavar="RUN", help="the id of a run")
+_PROPOSAL = _option(
+    "proposal", metavar="PROPOSAL", help="its id; of a pending one, the beginning is enough"
+)
+_RUN = _option("run", metavar="RUN", help="its id, or the beginning of it")
 _STDIN = _option("--stdin", "-i", action="store_true", help="give it this standard input")
 _STATUS_FD = _option("--status-fd", metavar="N", help="write the record to this descriptor")
 _STREAM = _option("--stream", action="store_true", help="show output as it comes")
@@ -88,6 +97,10 @@ _REQUEST = (
 
 VERBS = (
     _Verb("run", "run a command", run_verbs.run, (*_REQUEST, _STDIN, _STREAM, _STATUS_FD)),
+    _Verb(
+        "exec", "run a command line under a profile: a prefix for commands", exec_verb.carry_out,
+        (_option("words", nargs=argparse.REMAINDER),),
+    ),
     _Verb("propose", "have a call judged, to execute it later", proposal_verbs.propose, _REQUEST),
     _Verb(
         "execute", "execute a proposal that is ready", run_verbs.execute,

@@ -6,6 +6,7 @@ import argparse
 
 from sandboxd.cli.arguments import words
 from sandboxd.cli.endings import describe_denials
+from sandboxd.cli.ids import naming, whole_proposal
 from sandboxd.cli.terminal import complain, put_json, put_line, put_table
 from sandboxd.client import Client
 from sandboxd.protocol import Denial, Proposal
@@ -31,14 +32,17 @@ def propose(options: argparse.Namespace) -> int:
 
 def wait(options: argparse.Namespace) -> int:
     """Wait until a proposal is decided."""
-    with Client() as client:
-        return present(client.wait(options.proposal, timeout=options.timeout), options)
+    whole = whole_proposal(options.proposal)
+    with Client() as client, naming("proposal", whole):
+        decided = client.wait(whole, timeout=options.timeout)
+    return present(decided, options)
 
 
 def cancel(options: argparse.Namespace) -> int:
     """Take a proposal back."""
-    with Client() as client:
-        taken_back = client.cancel(options.proposal)
+    whole = whole_proposal(options.proposal)
+    with Client() as client, naming("proposal", whole):
+        taken_back = client.cancel(whole)
     present(taken_back, options)
     return 0
 
@@ -87,7 +91,7 @@ def present(proposal: Proposal, options: argparse.Namespace) -> int:
     else:
         put_line(f"{proposal.id} {proposal.state}")
         if proposal.message:
-            complain(f"the approver says {proposal.message!r}")
+            complain(f"cannot execute {proposal.id}: the approver says {proposal.message!r}")
         _complain_of(proposal.denials)
     if proposal.state == "denied":
         return _denied_status(proposal.denials)

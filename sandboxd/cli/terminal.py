@@ -14,6 +14,12 @@ import select
 from launcher.records import to_plain
 
 STDOUT, STDERR = 1, 2
+_OPTIONS = {  # members of a request, by what sets them
+    "limits.wall_ms": "--timeout",
+    "limits.memory": "--memory",
+    "limits.pids": "--pids",
+    "limits.output": "--output",
+}
 # Printable by their category, yet nothing is seen: fillers, joiners and variation selectors.
 _UNSEEN = frozenset(
     map(
@@ -73,6 +79,12 @@ def complain(text: str) -> None:
     first, *others = text.split("\n")
     lines = [f"sandboxctl: {first}", *(f"  {line}" for line in others)]
     write_all(STDERR, "".join(reveal(line, kept="\t") + "\n" for line in lines).encode())
+
+
+def spoken(message: str, target: str | None) -> str:
+    """Return a message about ``target`` with what the protocol names as a person types it."""
+    option = _OPTIONS.get(target or "")
+    return message if option is None else message.replace(target or "", option)
 
 
 def put_table(rows: list[tuple[str, ...]]) -> None:

@@ -11,6 +11,7 @@ import subprocess
 
 import pytest
 
+from sandboxd.cli import exec_options
 from sandboxd.client import AdminClient, Client
 from tests.client.living import Place
 
@@ -22,6 +23,9 @@ STATUSES = [  # arguments, exit status, standard output, what standard error say
     (["run", "shell", "-a", "script=kill -9 $$"], 137, b"", b"SIGKILL has ended it"),
     (["run", "shell", "-a", "script=sleep 99", "--timeout", "200ms"], 124, b"", b"time was over"),
     (["run", "nonsense"], 127, b"", b"cannot run 'nonsense'"),
+    (["run", "nonsense"], 127, b"", b"`sandboxctl commands` lists"),
+    (["run", "limits.memory"], 127, b"", b"cannot run 'limits.memory'"),
+    (["--json", "exec", "-p", "shell", "--", "true"], 64, b'{"fault"', b"--status-fd"),
     (["run", "true", "-a", "x=1"], 126, b"", b"cannot"),
     (["run", "cat", "-a", "paths=/etc/passwd", "-w", "."], 126, b"", b"absolute"),
     (["run", "cat", "-a", "paths=x"], 126, b"", b"send the directory to work in"),
@@ -49,6 +53,23 @@ STATUSES = [  # arguments, exit status, standard output, what standard error say
     (["exec", "--profile", "shell", "--nonsense", "--", "true"], 64, b"", b"--nonsense"),
     (["exec", "--profile", "shell", "--status-fd", "99", "--", "true"], 64, b"", b"descriptor"),
     (["exec", "--help"], 0, b"usage: sandboxctl exec", b""),
+    (["exec", "-p", "shell", "--help"], 0, b"usage: sandboxctl exec", b""),
+    (["exec", "-p", "cat", "-w", ".", "--", "true"], 64, b"", b"profiles that do: sh, shell"),
+    (["exec", "-psh", "-w.", "--", "true"], 0, b"", b""),
+    (
+        ["exec", "-p", "shell", "--memory=64MiB", "--pids", "9", "--output=1KiB", "--", "true"],
+        0,
+        b"",
+        b"",
+    ),
+    (["exec", "-p", "shell", "--memory", "64", "--", "true"], 64, b"", b"cannot read size"),
+    (["exec", "-p", "shell", "--pids", "x", "--", "true"], 64, b"", b"--pids takes a number"),
+    (["exec", "-p", "shell", "--memory", "999TiB", "--", "true"], 126, b"", b"narrow --memory"),
+    (["run", "true", "--timeout", "999h"], 126, b"", b"cannot narrow --timeout"),
+    (["show", "0"], 125, b"", b"write the whole id"),
+    (["show", f"run_{32 * '0'}"], 125, b"", f"cannot find run run_{32 * '0'}".encode()),
+    (["kill", f"run_{32 * '0'}"], 125, b"", f"cannot find run run_{32 * '0'}".encode()),
+    (["approve", f"prop_{32 * '0'}"], 125, b"", f"cannot find proposal prop_{32 * '0'}".encode()),
     (["--help"], 0, b"usage: sandboxctl", b""),
     (["version"], 0, b"sandboxctl 0", b""),
     (["commands"], 0, b"ask ", b""),
@@ -297,7 +318,9 @@ def test_an_approver_sees_an_agents_texts_escaped(living: Place) -> None:
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", shown)
     assert "\\u{202e}" in shown or "\\u202e" in shown
     assert proposal.digest in shown
-    assert living.ctl("reject", proposal.id, "-m", "no").returncode == 0
+    rejected = living.ctl("reject", proposal.id[:20], "-m", "no")
+    assert (rejected.returncode, rejected.stderr) == (0, b"")
+    assert rejected.stdout == f"{proposal.id} rejected\n".encode()
     done = living.ctl("wait", proposal.id)
     assert (done.returncode, done.stdout) == (126, f"{proposal.id} rejected\n".encode())
     assert b"the approver says 'no'" in done.stderr
@@ -308,20 +331,49 @@ def test_propose_approve_and_execute_from_the_command_line(living: Place) -> Non
     assert made.returncode == 75
     proposal = json.loads(made.stdout)["id"]
     assert living.ctl("wait", proposal, "--timeout", "1ms").returncode == 75
-    assert living.ctl("approve", proposal).returncode == 0
+    assert living.ctl("approve", proposal[:20]).stdout == f"{proposal} ready\n".encode()
     assert living.ctl("wait", proposal).returncode == 0
     done = living.ctl("execute", proposal)
     assert (done.returncode, done.stdout) == (0, b"hello")
     again = living.ctl("execute", proposal)
     assert again.returncode == 125
-    assert again.stderr.startswith(b"sandboxctl: cannot ")
+    told = f"sandboxctl: cannot execute proposal {proposal}: it is used\n"
+    assert again.stderr == told.encode()
 
 
 def test_show_tells_of_a_run_what_it_was(living: Place) -> None:
     record = json.loads(living.ctl("run", "true", "--json").stdout)
-    shown = living.ctl("show", record["id"]).stdout.decode()
-    for fact in (record["id"], record["digest"], "exited, exit status 0", "seccomp"):
+    shown = living.ctl("show", record["id"].removeprefix("run_")[:16]).stdout.decode()
+    for fact in (record["id"], record["digest"], "exited, exit status 0", "seccomp", "watchdog"):
         assert fact in shown
+    assert "limits hit" not in shown
+
+
+def test_show_tells_which_limit_was_hit(living: Place) -> None:
+    script = "script=while :; do :; done"
+    done = living.ctl("run", "shell", "-a", script, "--timeout", "200ms", "--json")
+    shown = living.ctl("show", json.loads(done.stdout)["id"]).stdout.decode()
+    assert re.search(r"^limits hit: +wall$", shown, re.MULTILINE)
+    assert "timed_out (wall), exit status 124" in shown
+
+
+def test_runs_tells_how_each_ended_on_one_line(living: Place) -> None:
+    script = f"script=# {200 * 'x'}\nexit 3"
+    living.ctl("run", "shell", "-a", "script=kill -9 $$")
+    living.ctl("run", "shell", "-a", script)
+    latest, before = living.ctl("runs", "--limit", "2").stdout.decode().splitlines()
+    assert " exited 3 " in latest
+    assert latest.endswith("xxx ...")
+    assert len(latest) < 250
+    assert " signaled SIGKILL " in before
+
+
+def test_help_lists_exec_and_exec_its_options(living: Place) -> None:
+    assert re.search(rb"^ +exec +run a command line", living.ctl("--help").stdout, re.MULTILINE)
+    shown = living.ctl("exec", "--help").stdout.decode()
+    for option in exec_options.SETTERS:
+        assert re.search(rf"^  .*{option}\b", shown, re.MULTILINE)
+    assert "without it the current directory" in shown
 
 
 def test_kill_ends_a_run(living: Place) -> None:
@@ -329,7 +381,10 @@ def test_kill_ends_a_run(living: Place) -> None:
     assert running.stdout is not None
     running.stdout.readline()
     (active,) = json.loads(living.ctl("ps", "--json").stdout)["runs"]
-    assert living.ctl("kill", active["id"]).returncode == 0
+    shown = living.ctl("show", active["id"]).stdout.decode()
+    assert re.search(r"^status: +running$", shown, re.MULTILINE)
+    assert not re.search("exit status|-1 ms|bytes", shown)
+    assert living.ctl("kill", active["id"][:16]).stdout == f"{active['id']} killed\n".encode()
     _, err = running.communicate(timeout=30)
     assert b"it was cancelled" in err
 

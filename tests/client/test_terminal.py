@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from sandboxd.cli.arguments import read_arguments
 from sandboxd.cli.endings import unseen
 from sandboxd.cli.exec_options import parse_exec
+from sandboxd.cli.ids import pick
 from sandboxd.cli.terminal import reveal, write_all
-from sandboxd.errors import UsageError
+from sandboxd.errors import NotFound, UsageError
 from sandboxd.protocol import Stream
 
 HIDDEN = [
@@ -102,6 +103,25 @@ def test_everything_behind_the_dashes_is_the_command() -> None:
 def test_a_wrong_exec_line_is_a_usage_error(words: list[str]) -> None:
     with pytest.raises(UsageError):
         parse_exec(words)
+
+
+IDS = ["run_ab01", "run_ab02", "run_cd03"]
+
+
+@pytest.mark.parametrize("text", ["c", "cd03", "run_c", "run_cd03"])
+def test_the_beginning_of_one_id_is_enough(text: str) -> None:
+    assert pick(text, "run", IDS) == "run_cd03"
+
+
+@pytest.mark.parametrize("text", ["", "run_", "r", "x", "d03", "run_cd03x"])
+def test_what_begins_no_id_is_not_found(text: str) -> None:
+    with pytest.raises(NotFound, match=r"^cannot find run "):
+        pick(text, "run", IDS)
+
+
+def test_what_begins_several_ids_names_them() -> None:
+    with pytest.raises(UsageError, match=r"^cannot tell which run 'ab' is: run_ab01, run_ab02$"):
+        pick("ab", "run", IDS)
 
 
 @given(st.binary(max_size=60), st.integers(0, 60), st.integers(0, 30), st.integers(0, 30))
