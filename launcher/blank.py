@@ -106,7 +106,7 @@ def leave_the_host(birth: Birth) -> None:
 
 def attach_kernel_mounts(birth: Birth) -> None:
     """Attach the masked /proc, the device nodes and a devpts of our own."""
-    options = {"mode": "600", "ptmxmode": "666"}
+    options = {"mode": "600", "ptmxmode": "666", "max": "64"}  # the host shares the pool
     attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NOEXEC
     trees = [
         Tree(fd=birth.proc_view_fd, target="/proc", kind=stat.S_IFDIR, writable=True),

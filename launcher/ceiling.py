@@ -47,7 +47,9 @@ def check_plan(
         raise AboveCeiling(f"relaxation {plan.relax} is not one of {ceiling.relaxations}")
     _check_limits(plan.limits, ceiling)
     size = sum(each.size_bytes for each in plan.tmpfs)
-    if size > ceiling.tmpfs_bytes or any(each.size_bytes <= 0 for each in plan.tmpfs):
+    # Zero would mean "no bound" to tmpfs(5).
+    unbounded = any(each.size_bytes <= 0 or each.inodes <= 0 for each in plan.tmpfs)
+    if size > ceiling.tmpfs_bytes or unbounded:
         raise AboveCeiling(f"tmpfs of {size} bytes, {ceiling.tmpfs_bytes} may be")
     _check_targets(plan)
 
@@ -71,7 +73,7 @@ def _check_targets(plan: Plan) -> None:
             raise AboveCeiling(f"target {target!r} is not a plain absolute path")
         if "." in parts or ".." in parts:
             raise AboveCeiling(f"target {target!r} is not a plain absolute path")
-        if any(is_beneath(target, own) for own in _OWN_TARGETS):
+        if any(is_beneath(target, own) or is_beneath(own, target) for own in _OWN_TARGETS):
             raise AboveCeiling(f"target {target} belongs to the launcher")
     if len(set(targets)) != len(targets):
         raise AboveCeiling("a target stands twice")

@@ -27,6 +27,9 @@ from launcher.plan import (
     Tmpfs,
 )
 
+_INOTIFY_LIMITS = {"max_inotify_instances": "max_user_instances"}
+_INOTIFY_LIMITS |= {"max_inotify_watches": "max_user_watches"}
+
 
 @dataclass(slots=True, kw_only=True)
 class Host:
@@ -61,6 +64,7 @@ def settle(ceiling: Ceiling) -> tuple[Host, Hello]:
         proc_fd = _open_proc()
         uid_map, gid_map = f"{ids.uid} {ids.uid} 1", f"{ids.gid} {ids.gid} 1"
         identity.write_maps(proc_fd, "self", uid_map, gid_map)
+        _bound_inotify(proc_fd)
         os.close(proc_fd)
     os.chdir("/")
     os.umask(0o022)  # modes of what the view is made of; each command sets its own
@@ -88,6 +92,16 @@ def settle(ceiling: Ceiling) -> tuple[Host, Hello]:
     )
     gc.freeze()
     return host, _hello(host)
+
+
+def _bound_inotify(proc_fd: int) -> None:
+    """Leave half of the user's inotify(7) objects to the user: sandboxes are charged to it too."""
+    for own, host in _INOTIFY_LIMITS.items():
+        with open(f"/proc/self/fd/{proc_fd}/sys/fs/inotify/{host}", encoding="ascii") as file:
+            most = int(file.read())
+        fd = os.open(f"sys/user/{own}", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc_fd)
+        os.write(fd, str(most // 2).encode())
+        os.close(fd)
 
 
 def _import_no_more() -> None:

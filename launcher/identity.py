@@ -100,6 +100,7 @@ def idmap_user_namespace(proc_fd: int, owner: tuple[int, int], ids: Ids) -> int:
     """
     pid, pidfd = syscalls.clone3(flags=syscalls.CLONE_NEWUSER, exit_signal=signal.SIGCHLD)
     if pid == 0:
+        privileges.set_parent_death_signal()
         while True:
             signal.pause()
     try:

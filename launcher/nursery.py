@@ -112,9 +112,13 @@ class Nursery:
         host = self._host
         ids = self._choose_ids(in_use)
         self._count += 1
-        leaf = cgroup.create_leaf(host.base, f"sandbox-{self._count}")
-        ours, inits = channel.pair()
         devices = trees.device_trees(host.devices)
+        try:
+            leaf = cgroup.create_leaf(host.base, f"sandbox-{self._count}")
+        except OSError:
+            channel.close_all([tree.fd for tree in devices])
+            raise
+        ours, inits = channel.pair()
         birth = Birth(
             ids=ids,
             leaf=leaf,
@@ -155,9 +159,18 @@ class Nursery:
             if pid == 0:
                 init.main(birth)
             if go_write_fd >= 0:
-                identity.map_pool_ids(self._host.proc_fd, pid, birth.ids)
+                self._map(pid, pidfd, birth.ids)
                 with suppress(BrokenPipeError):  # init has failed already, and says so itself
                     os.write(go_write_fd, b"m")
         finally:
             channel.close_all([fd for fd in (birth.go_fd, go_write_fd) if fd >= 0])
         return pid, pidfd
+
+    def _map(self, pid: int, pidfd: int, ids: Ids) -> None:
+        try:
+            identity.map_pool_ids(self._host.proc_fd, pid, ids)
+        except OSError:
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+            os.close(pidfd)
+            raise

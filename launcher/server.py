@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import stat
 import sys
@@ -50,6 +51,9 @@ class Sandbox:
 
 def main(control_fd: int) -> NoReturn:
     """Serve the channel behind ``control_fd`` until it ends."""
+    # Python's own handler would let SIGINT through to pid 1 of a sandbox, from inside: the kernel
+    # spares pid 1 only what it has no handler for (pid_namespaces(7)).
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     control = socket.socket(fileno=control_fd)
     control.set_inheritable(False)
     status = 1

@@ -19,7 +19,7 @@ from launcher.trees import Tree
 _NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time")
 # sysctl(8) user.*, of this user namespace alone: no nesting (U08), bounded watches (R10).
 _USER_SYSCTLS = {f"max_{name}_namespaces": "0" for name in _NAMESPACES}
-_USER_SYSCTLS |= {"max_inotify_instances": "64", "max_inotify_watches": "16384"}
+_USER_SYSCTLS |= {"max_inotify_instances": "8", "max_inotify_watches": "4096"}
 
 
 def make_skeleton(life: Life) -> None:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 
+from launcher.paths import is_beneath
 from sandboxd import argv, executables
 from sandboxd.arguments import check_arguments
 from sandboxd.argv import Value
@@ -95,6 +96,7 @@ def _prepare(
     workspace = open_workspace(profile, workspace_fd, denied, keep)
     if isinstance(workspace, Denial):
         raise _Stop(workspace)
+    _check_out_of_reach(profile, executable, workspace)
     targets = _targets(profile, values, workspace, keep)
     environment, refused = merge(profile, request.environment)
     if refused:
@@ -152,6 +154,21 @@ def _open_executable(profile: Profile, keep: Callable[[int], int]) -> OpenedExec
         script_identity=script.identity if script else None,
         interpreter_argument=found.interpreter_argument,
     )
+
+
+def _check_out_of_reach(
+    profile: Profile, executable: OpenedExecutable, workspace: Workspace | None
+) -> None:
+    """Refuse a program that the run itself, or one beside it, could write to while it starts."""
+    writable = list(profile.view.write)
+    if workspace is not None and workspace.access == "write":
+        writable.append(workspace.path)
+    for path in filter(None, (executable.real_path, executable.script_real_path)):
+        if any(is_beneath(path, tree) for tree in writable):
+            why = f"cannot run {path}; it lies in a tree that is granted for writing"
+            raise _Stop(
+                _executable(profile, "EXECUTABLE_UNUSABLE", why, "grant another directory")
+            )
 
 
 def _executable(profile: Profile, reason: ReasonCode, message: str, advice: str) -> Denial:

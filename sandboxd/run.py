@@ -135,6 +135,7 @@ class Life:
         self._sandbox.read()
         self._sandbox.destroy()
         self._sandbox.exists = False
+        self._assume_started()
         self._fail(Unavailable("cannot start anything: the launcher has ended, try again"))
         self._end()
 
@@ -222,7 +223,17 @@ class Life:
         self._facts.gone = message
         if message.leftover:
             log("leftover", run=self._facts.order.run_id, what=message.leftover)
+        self._assume_started()
         self._fail(setup_failed("build the sandbox", 0, f"init ended ({message.returncode})"))
+
+    def _assume_started(self) -> None:
+        """Take a command that init was ready for as started, if init ended without a word.
+
+        What is not known to have been refused may have run, and its grant is used up.
+        """
+        if self._facts.ready is not None and not self._started.done():
+            self._facts.started_at = self._loop.time()
+            self._started.set_result(None)
 
     def _on_setup_deadline(self) -> None:
         self._fail(setup_failed("build the sandbox", 110, "it takes too long"))

@@ -118,6 +118,23 @@ def lines_of(path: str) -> object:
         return file.read().splitlines()
 
 
+def ptys(_: str) -> object:
+    masters: list[int] = []
+    try:
+        while len(masters) < 100:
+            masters.append(os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY))
+    except OSError as error:
+        return errno.errorcode[error.errno or 0], len(masters)
+    return "ok", len(masters)
+
+
+def inotify(_: str) -> object:
+    count = 0
+    while count < 100 and libc.inotify_init1(0) >= 0:
+        count += 1
+    return count
+
+
 ATTEMPTS: dict[str, Attempt] = {
     "read": open_for(os.O_RDONLY),
     "write": open_for(os.O_WRONLY),
@@ -126,6 +143,8 @@ ATTEMPTS: dict[str, Attempt] = {
     "kill-parent": lambda _: done(os.kill, os.getppid(), 0),
     "status": status,
     "signals": signals,
+    "ptys": ptys,
+    "inotify": inotify,
     "fds": descriptors,
     "uid": lambda _: [os.getuid(), os.getgid(), os.getgroups()],
     "session": lambda _: [os.getsid(0) == os.getpid() or os.getsid(0), os.getppid()],

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from launcher import lockdown, syscalls
+from launcher import landlock, lockdown, syscalls
 from launcher.plan import POOL_INSIDE_UID
 from tests.launcher.conftest import outside
 from tests.launcher.driver import Launcher, a_launcher
@@ -184,6 +184,23 @@ def test_processes_are_bounded(launcher: Launcher) -> None:
     ((errno, count),) = launcher.inside("fork:64", limits=limits, rlimits=rlimits)
     assert errno == "EAGAIN"
     assert count < 9
+
+
+def test_pseudoterminals_and_inotify_of_the_host_are_not_used_up(launcher: Launcher) -> None:
+    assert outside("ptys") == [["ok", 100]]
+    assert launcher.inside("ptys") == [["ENOSPC", 64]]
+    assert launcher.inside("inotify") == [8]
+
+
+def test_init_cannot_be_interrupted_from_inside_where_landlock_has_no_scopes() -> None:
+    def older_kernel() -> None:
+        landlock.abi = lambda: 5
+
+    with a_launcher(sabotage=older_kernel) as launcher:
+        result = launcher.run(["/bin/sh", "-c", "kill -INT 1; kill -TERM 1; echo alive"])
+    assert result.output == b"alive\n"
+    assert result.exited is not None
+    assert result.exited.returncode == 0
 
 
 def test_hard_limits_hold(launcher: Launcher) -> None:

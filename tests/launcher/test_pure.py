@@ -70,6 +70,8 @@ ABOVE = [  # the plan, a word of the reason
     (_plan(symlinks=(Symlink(target="/a//b", to="x"),)), "target"),
     (_plan(symlinks=(Symlink(target="/", to="x"),)), "target"),
     (_plan(symlinks=(Symlink(target="/proc/x", to="x"),)), "belongs"),
+    (_plan(symlinks=(Symlink(target="/dev", to="x"),)), "belongs"),
+    (_plan(tmpfs=(Tmpfs(target="/tmp", size_bytes=1 << 20, inodes=0),)), "tmpfs"),
     (_plan(symlinks=(Symlink(target="/dev/pts", to="x"),)), "belongs"),
     (_plan(symlinks=(Symlink(target="/usr", to="x"),)), "twice"),
     (_plan(binds=(Bind(descriptor=0, identity=IDENTITY, target="/usr"),)), "descriptor"),

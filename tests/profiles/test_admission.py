@@ -440,3 +440,17 @@ def test_nothing_a_client_sends_raises(
     result = ask(command=command, arguments=arguments, environment=environment)
     if not isinstance(result, Prepared):
         refused(result)
+
+
+def test_a_program_that_its_own_run_could_change_is_denied(
+    load: Load, loaded: Callable[[], ProfileSet], program: Path
+) -> None:
+    load(TABLES.replace('access = "read"\n[env', 'access = "write"\n[env'), path=str(program))
+    (program.parent / "f").write_text("x")
+    fd = os.open(program.parent, os.O_PATH)
+    request = Request(command="tool", arguments={"file": "f"})
+    result = prepare(loaded(), request, workspace_fd=fd, denied_workspaces=())
+    os.close(fd)
+    assert isinstance(result, tuple)
+    assert [denial.reason for denial in result] == ["EXECUTABLE_UNUSABLE"]
+    assert "granted for writing" in result[0].message
