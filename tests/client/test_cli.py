@@ -66,7 +66,7 @@ STATUSES = [  # arguments, exit status, standard output, what standard error say
     (["exec", "-p", "shell", "--pids", "x", "--", "true"], 64, b"", b"--pids takes a number"),
     (["exec", "-p", "shell", "--memory", "999TiB", "--", "true"], 126, b"", b"narrow --memory"),
     (["run", "true", "--timeout", "999h"], 126, b"", b"cannot narrow --timeout"),
-    (["show", "0"], 125, b"", b"write the whole id"),
+    (["show", "x"], 125, b"", b"write the whole id"),
     (["show", f"run_{32 * '0'}"], 125, b"", f"cannot find run run_{32 * '0'}".encode()),
     (["kill", f"run_{32 * '0'}"], 125, b"", f"cannot find run run_{32 * '0'}".encode()),
     (["approve", f"prop_{32 * '0'}"], 125, b"", f"cannot find proposal prop_{32 * '0'}".encode()),

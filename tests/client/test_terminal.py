@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxd.cli.arguments import read_arguments
-from sandboxd.cli.endings import unseen
+from sandboxd.cli.endings import Shown, unseen
 from sandboxd.cli.exec_options import parse_exec
 from sandboxd.cli.ids import pick
 from sandboxd.cli.terminal import reveal, write_all
 from sandboxd.errors import NotFound, UsageError
-from sandboxd.protocol import Stream
+from sandboxd.protocol import Event, Run, Stream
 
 HIDDEN = [
     "\x00", "\x07", "\x1b", "\r", "\n", "\t", "\x7f", "\x80", "\x85", "\x9b", "\xa0", "\xad",
@@ -122,6 +122,31 @@ def test_what_begins_no_id_is_not_found(text: str) -> None:
 def test_what_begins_several_ids_names_them() -> None:
     with pytest.raises(UsageError, match=r"^cannot tell which run 'ab' is: run_ab01, run_ab02$"):
         pick("ab", "run", IDS)
+
+
+SEAM = b"\n[... 7 bytes not shown ...]\n"
+SHOWN = [  # events, what was kept, how much of that is the beginning, what the rest is
+    (b"", b"abxyz", 2, b"ab" + SEAM + b"xyz"),
+    (b"ab", b"abxyz", 2, SEAM + b"xyz"),
+    (b"", b"abcde", 5, b"abcde" + SEAM),
+    (b"", b"vwxyz", 0, SEAM + b"vwxyz"),
+]
+
+
+@pytest.mark.parametrize(("events", "kept", "head", "rest"), SHOWN)
+def test_a_seam_stands_where_bytes_are_missing(
+    events: bytes, kept: bytes, head: int, rest: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stream = Stream.of(kept, head_bytes=head, total_bytes=12, sha256="")
+    written: list[bytes] = []
+    shown = Shown(lambda _, data: written.append(data))
+    if events:
+        told = Event(kind="output", run="r", stream="stdout", data=events.decode())
+        shown.event(told)
+    shown.rest(Run(id="r", command="c", status="exited", stdout=stream))
+    assert b"".join(written) == events + rest
+    assert stream.text().encode() == kept[:head] + SEAM + kept[head:]
+    assert "7 bytes were dropped" in capfd.readouterr().err
 
 
 @given(st.binary(max_size=60), st.integers(0, 60), st.integers(0, 30), st.integers(0, 30))

@@ -8,6 +8,7 @@ import hashlib
 import os
 import resource
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -443,14 +444,19 @@ def test_nothing_a_client_sends_raises(
 
 
 def test_a_program_that_its_own_run_could_change_is_denied(
-    load: Load, loaded: Callable[[], ProfileSet], program: Path
+    load: Load, loaded: Callable[[], ProfileSet], request: pytest.FixtureRequest
 ) -> None:
-    load(TABLES.replace('access = "read"\n[env', 'access = "write"\n[env'), path=str(program))
-    (program.parent / "f").write_text("x")
-    fd = os.open(program.parent, os.O_PATH)
-    request = Request(command="tool", arguments={"file": "f"})
-    result = prepare(loaded(), request, workspace_fd=fd, denied_workspaces=())
+    # A place whose way nobody else can write to, and that may be a workspace.
+    home = "/srv" if os.geteuid() == 0 else os.path.expanduser("~")
+    tree = Path(tempfile.mkdtemp(prefix="sandboxd-test-", dir=home))
+    request.addfinalizer(lambda: shutil.rmtree(tree))  # no fixture: one test
+    shutil.copy("/usr/bin/true", tree / "prog")
+    (tree / "f").write_text("x")
+    load(TABLES.replace('access = "read"', 'access = "write"'), path=str(tree / "prog"))
+    fd = os.open(tree, os.O_PATH)
+    call = Request(command="tool", arguments={"file": "f"})
+    result = prepare(loaded(), call, workspace_fd=fd, denied_workspaces=())
     os.close(fd)
-    assert isinstance(result, tuple)
-    assert [denial.reason for denial in result] == ["EXECUTABLE_UNUSABLE"]
+    assert isinstance(result, tuple), "a writable tree with its program in it was granted"
+    assert [denial.reason for denial in result] == ["EXECUTABLE_UNUSABLE"], result
     assert "granted for writing" in result[0].message
