@@ -103,7 +103,7 @@ def _facts(found: Run) -> list[tuple[str, str]]:
         ("digest", found.digest),
         ("proposal", found.proposal),
         ("grant", found.grant),
-        ("reason", repr(found.reason)),
+        ("reason", repr(found.reason) if found.reason else ""),
         ("uid", str(found.uid)),
         *_measured(found),
         ("limits hit", ", ".join(found.usage.limits_hit)),
