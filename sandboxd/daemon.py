@@ -31,9 +31,9 @@ def main(
 ) -> int:
     """Run the daemon; returns its exit status."""
     options = _parse(arguments)
-    endpoints = _endpoints(options)
     writer: int | None = None
     try:
+        endpoints = _endpoints(options)
         sockets.own_directory(endpoints.state_dir)
         if not options.foreground:
             writer = startup.detach(endpoints.state_dir)
