@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from launcher import cgroup, channel, identity, init, syscalls, trees
@@ -112,34 +112,28 @@ class Nursery:
         host = self._host
         ids = self._choose_ids(in_use)
         self._count += 1
-        devices = trees.device_trees(host.devices)
-        try:
+        with ExitStack() as born, ExitStack() as unborn:
+            devices = trees.device_trees(host.devices)
+            born.callback(channel.close_all, [tree.fd for tree in devices])
             leaf = cgroup.create_leaf(host.base, f"sandbox-{self._count}")
-        except OSError:
-            channel.close_all([tree.fd for tree in devices])
-            raise
-        ours, inits = channel.pair()
-        birth = Birth(
-            ids=ids,
-            leaf=leaf,
-            orders=inits,
-            devices=devices,
-            programs=host.programs,
-            landlock_abi=host.landlock_abi,
-            host_proc_fd=host.proc_fd,
-            launcher_fd=host.launcher_fd,
-            probe_fd=host.probe_fd,
-        )
-        try:
+            unborn.callback(leaf.remove)
+            unborn.callback(leaf.close)
+            ours, inits = channel.pair()
+            unborn.callback(ours.close)
+            born.callback(inits.close)
+            birth = Birth(
+                ids=ids,
+                leaf=leaf,
+                orders=inits,
+                devices=devices,
+                programs=host.programs,
+                landlock_abi=host.landlock_abi,
+                host_proc_fd=host.proc_fd,
+                launcher_fd=host.launcher_fd,
+                probe_fd=host.probe_fd,
+            )
             pid, pidfd = self._clone(birth)
-        except OSError:
-            ours.close()
-            leaf.close()
-            leaf.remove()
-            raise
-        finally:
-            inits.close()
-            channel.close_all([tree.fd for tree in devices])
+            unborn.pop_all()
         return Child(pid=pid, pidfd=pidfd, ids=ids, leaf=leaf, orders=ours)
 
     def _choose_ids(self, in_use: Iterable[int]) -> Ids:

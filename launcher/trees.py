@@ -105,11 +105,13 @@ def open_devices(root_fd: int) -> dict[str, int]:
 
 def device_trees(devices: dict[str, int]) -> list[Tree]:
     """Clone the base device nodes for one sandbox."""
-    return [
-        detach(
-            fd,
-            Bind(descriptor=-1, identity=paths.identity(fd), target=f"/dev/{name}"),
-            None,
-        )
-        for name, fd in devices.items()
-    ]
+    cloned: list[Tree] = []
+    try:
+        for name, fd in devices.items():
+            bind = Bind(descriptor=-1, identity=paths.identity(fd), target=f"/dev/{name}")
+            cloned.append(detach(fd, bind, None))
+    except OSError:
+        for tree in cloned:
+            os.close(tree.fd)
+        raise
+    return cloned
